@@ -1,0 +1,152 @@
+"""How much the head decides: the plain head and others on small real tasks, several seeds, test rows seen once each.
+
+500 training rows drawn with seed 0, ten epochs, MiniLM. The seed of a run decides the head's first weights, the order
+of rows and dropout; the rows stay the same. Runs already in the result file are not run again.
+
+    python benchmarks/heads.py --data DIR --out benchmarks/results/heads.json
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from measure import encoder_folder, finish, options
+
+from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
+from headhunt.spec import Recipe, Smart, Spec
+
+TASKS = ("sst2", "trec6", "mrpc", "cr")
+PAIRS = ("mrpc",)
+PLAIN = {
+    "plain, rate 5e-5": (Head(), Recipe(rate=5e-5)),
+    "plain, rate 1e-4": (Head(), Recipe(rate=1e-4)),
+}
+TUNED = Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95)
+ONE_TEXT = {
+    "mean": (Head(pooling="mean"), TUNED),
+    "max": (Head(pooling="max"), TUNED),
+    "mean+max": (Head(pooling="mean_max"), TUNED),
+    "attention": (Head(pooling="attention"), TUNED),
+    "routing": (Head(pooling="routing"), TUNED),
+    "layer mix, mean": (Head(layers="mix", pooling="mean"), TUNED),
+    "conv + mean": (Head(convolutions=Convolutions(channels=192), pooling="mean"), TUNED),
+    "block + attention": (Head(blocks=Blocks(heads=8), pooling="attention"), TUNED),
+    "mean + MLP": (Head(pooling="mean", mlp=Mlp(width=192)), TUNED),
+    "attention, SMART": (
+        Head(pooling="attention"),
+        Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95, smart=Smart(weight=2.0)),
+    ),
+}
+LOWER_HALF = Recipe(rate=1e-4, head_rate=5.0, freeze=3)
+PAIR = {
+    "cross, mean": (Head(pooling="mean"), TUNED),
+    "cross, mean+max": (Head(pooling="mean_max"), TUNED),
+    "cross, conv + mean": (Head(convolutions=Convolutions(channels=192), pooling="mean"), TUNED),
+    "cross, attention": (Head(pooling="attention"), TUNED),
+    "siamese |u-v|, mean": (Head(pooling="mean", siamese="difference"), TUNED),
+    "siamese [u;v;|u-v|;u*v], mean": (Head(pooling="mean", siamese="concat"), TUNED),
+    "siamese cosine, mean": (Head(pooling="mean", siamese="cosine"), TUNED),
+    "siamese |u-v|, mean+max, lower half frozen": (Head(pooling="mean_max", siamese="difference"), LOWER_HALF),
+    "siamese cosine, mean, lower half frozen": (Head(pooling="mean", siamese="cosine"), LOWER_HALF),
+    "siamese |u-v|, max, lower half frozen": (Head(pooling="max", siamese="difference"), LOWER_HALF),
+}
+
+
+def candidates(task: str) -> dict[str, tuple[Head, Recipe]]:
+    return PLAIN | (PAIR if task in PAIRS else ONE_TEXT)
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One training and one look at the test rows."""
+    import torch
+
+    from headhunt import api
+    from headhunt.data import Task
+
+    torch.set_num_threads(job["threads"])
+    task = Task.load(Path(job["data"]) / job["task"], limit=job["rows"], seed=0)
+    head, recipe = candidates(job["task"])[job["head"]]
+    if job["epochs"]:
+        recipe = Recipe(**{**recipe.__dict__, "epochs": job["epochs"]})
+    spec = Spec(encoder=job["encoder"], head=head, recipe=recipe)
+    training, predictor = api.prepare(task, task.splits["train"], spec, seed=job["seed"])
+    started = time.perf_counter()
+    for _ in training.reports():
+        pass
+    training.finish()
+    scored = task.splits.get("test", task.splits.get("validation"))
+    found = api.score(predictor, scored)
+    return {
+        **{key: job[key] for key in ("task", "head", "seed")},
+        "accuracy": round(100 * found.scores["accuracy"].value, 2),
+        "macro_f1": round(100 * found.scores["macro_f1"].value, 2),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def table(runs: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """A Markdown table per task, best first, and each task's best gain over the better plain head."""
+    lines, gains = [], {}
+    for task in TASKS:
+        of_task = [run for run in runs if run["task"] == task]
+        if not of_task:
+            continue
+        names = list(dict.fromkeys(run["head"] for run in of_task))
+        scores = {name: [run["accuracy"] for run in of_task if run["head"] == name] for name in names}
+        plain = max(mean(scores[name]) for name in PLAIN if name in scores)
+        best = max((name for name in names if name not in PLAIN), key=lambda name: mean(scores[name]))
+        gains[task] = {"plain": round(plain, 2), "best": best, "gain": round(mean(scores[best]) - plain, 2)}
+        lines += [
+            f"\n### {task}@500\n",
+            "| head | accuracy | seeds | against the better plain head | |",
+            "|---|---|---|---|---|",
+        ]
+        for name in sorted(names, key=lambda name: -mean(scores[name])):
+            each = " · ".join(f"{score:.1f}" for score in scores[name])
+            value = mean(scores[name])
+            bar = "█" * max(0, round((value - plain + 4) * 2))
+            lines.append(f"| {name} | {value:.1f} | {each} | {value - plain:+.1f} | `{bar}` |")
+    return "\n".join(lines), gains
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
+    parser.add_argument("--tasks", nargs="*", default=TASKS)
+    args = parser.parse_args()
+    log = args.out.with_suffix(".jsonl") if args.out else None
+    runs = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
+    done = {(run["task"], run["head"], run["seed"]) for run in runs}
+    shared = {"data": str(args.data), "encoder": encoder_folder(args.encoder)}
+    jobs = [
+        {**shared, "task": task, "head": head, "seed": seed, "threads": 1, "rows": 500, "epochs": None}
+        for seed in range(args.seeds)
+        for task in args.tasks
+        for head in candidates(task)
+        if (task, head, seed) not in done
+    ]
+    if args.quick:
+        jobs = [{**job, "rows": 64, "epochs": 1} for job in jobs if job["task"] == "trec6"][:3]
+    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=20) as pool:
+        for found in pool.imap_unordered(run, jobs):
+            print(found, flush=True)
+            runs.append(found)
+            if log:
+                with log.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+    drawn, gains = table(runs)
+    print(drawn)
+    if args.out:
+        args.out.with_suffix(".md").write_text(__doc__.split("\n")[0] + "\n" + drawn + "\n", encoding="utf-8")
+    reached = sum(gain["gain"] >= 2 for gain in gains.values())
+    finish(args, {"gains": gains, "tasks_with_two_points": reached, "runs": len(runs)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Find the right head for your encoder.
+
+The names below are the whole front door; each is loaded when first used, so that `import headhunt` loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headhunt.api import fit, load
+    from headhunt.data import Task
+    from headhunt.errors import HeadhuntError
+    from headhunt.evaluation import Evaluation, evaluate
+    from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
+    from headhunt.predictor import Predictor
+    from headhunt.spec import Lora, Recipe, Smart, Spec
+
+_HOME = {
+    "fit": "headhunt.api",
+    "load": "headhunt.api",
+    "Task": "headhunt.data",
+    "HeadhuntError": "headhunt.errors",
+    "Evaluation": "headhunt.evaluation",
+    "evaluate": "headhunt.evaluation",
+    "Blocks": "headhunt.modeling.architecture",
+    "Convolutions": "headhunt.modeling.architecture",
+    "Head": "headhunt.modeling.architecture",
+    "Mlp": "headhunt.modeling.architecture",
+    "Predictor": "headhunt.predictor",
+    "Lora": "headhunt.spec",
+    "Recipe": "headhunt.spec",
+    "Smart": "headhunt.spec",
+    "Spec": "headhunt.spec",
+}
+__all__ = [
+    "Blocks",
+    "Convolutions",
+    "Evaluation",
+    "Head",
+    "HeadhuntError",
+    "Lora",
+    "Mlp",
+    "Predictor",
+    "Recipe",
+    "Smart",
+    "Spec",
+    "Task",
+    "evaluate",
+    "fit",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("headhunt")
+    if name not in _HOME:
+        raise AttributeError(f"module 'headhunt' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

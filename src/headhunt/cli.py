@@ -1,0 +1,376 @@
+"""Thin commands: each parses, calls one function, prints. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headhunt.errors import HeadhuntError
+
+if TYPE_CHECKING:
+    from headhunt.evaluation import Evaluation
+    from headhunt.predictor import Prediction, Predictor
+    from headhunt.space import Space
+
+app = typer.Typer(
+    name="headhunt",
+    help="Find the right head for your encoder.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Kind(StrEnum):
+    """What is to be predicted."""
+
+    classes = "classes"
+    labels = "labels"
+    number = "number"
+
+
+class Precision(StrEnum):
+    """How precisely to compute."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+Data = Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file, or a folder of train, dev and test.")]
+Model = Annotated[Path, typer.Argument(help="A folder that Headhunt saved.")]
+Text = Annotated[str | None, typer.Option(help="Column with the text; found by itself where that is plain.")]
+TextB = Annotated[str | None, typer.Option(help="Column with the second text of a pair.")]
+Label = Annotated[str | None, typer.Option(help="Column with the label.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[str | None, typer.Option(help="cuda, mps or cpu; the fastest there is unless given.")]
+
+
+@app.command()
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Folder to save the model in.")],
+    encoder: Annotated[
+        str | None, typer.Option(help="Hugging Face name or folder.  [default: all-MiniLM-L6-v2]")
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option(help="JSON file with the candidate; the plain head unless given.")
+    ] = None,
+    text: Text = None,
+    text_b: TextB = None,
+    label: Label = None,
+    kind: Annotated[Kind | None, typer.Option(help="What is predicted; seen from the labels unless given.")] = None,
+    test: Annotated[str | None, typer.Option(help="File with test rows; a fifth is set aside unless given.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Train on this many rows, drawn by the seed.")] = None,
+    seed: Annotated[int, typer.Option(help="For everything that is left to chance.")] = 0,
+    device: Device = None,
+    precision: Annotated[
+        Precision, typer.Option(help="auto computes in 16 bits where that is faster.")
+    ] = Precision.auto,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the encoder.")] = False,
+    json_: Json = False,
+) -> None:
+    """Train one candidate, the plain head unless told otherwise, and save it."""
+    from headhunt.data import Task
+
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise HeadhuntError(f"--out must be a new or empty folder; {out} has something in it.")
+    task = Task.load(
+        data,
+        text=text,
+        text_b=text_b,
+        label=label,
+        kind=kind.value if kind else None,
+        test=test,
+        limit=limit,
+        seed=seed,
+    )
+    for line in [*task.notes, *(f"note: {warning}" for warning in task.warnings)]:
+        say(line)
+
+    from headhunt import api
+    from headhunt.progress import training_bar
+    from headhunt.spec import Spec
+
+    candidate = Spec.read(spec, encoder) if spec else None
+    with training_bar("training") as show:
+        predictor = api.fit(
+            task,
+            encoder=encoder,
+            spec=candidate,
+            out=out,
+            seed=seed,
+            device=device,
+            precision=precision.value,
+            trust_remote_code=trust_remote_code,
+            on_report=show,
+        )
+    if json_:
+        print(json.dumps({"out": str(out), **predictor.facts}, ensure_ascii=False))
+        return
+    scores = predictor.facts.get("test", {}).get("scores", {})
+    for name, value in scores.items():
+        print(f"{name:12} {value['value']:.4f}  (95 % interval {value['low']:.4f} to {value['high']:.4f})")
+    example = '"one text" "another"' if task.pair else '"some text"'
+    print(f"saved in {out}: try  headhunt predict {out} {example}")
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Data,
+    text: Text = None,
+    text_b: TextB = None,
+    label: Label = None,
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Score a saved model on labelled rows."""
+    from headhunt import api
+    from headhunt.data import load_labelled
+    from headhunt.progress import counting_bar
+
+    predictor = api.load(model, device=device)
+    rows = load_labelled(
+        data,
+        kind=predictor.kind,  # type: ignore[arg-type]
+        labels=predictor.labels,
+        pair=predictor.pair,
+        text=text,
+        text_b=text_b,
+        label=label,
+    )
+    with counting_bar("predicting", len(rows)) as advance:
+        found = api.score(predictor, rows, advance)
+    if json_:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        show_evaluation(found, predictor)
+
+
+@app.command()
+def predict(
+    model: Model,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts; for pairs, two by two. None: read from a pipe.")
+    ] = None,
+    input_: Annotated[str | None, typer.Option("--input", help="File with texts, one a line or a table.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write, .csv or .jsonl; printed unless given.")] = None,
+    text: Text = None,
+    text_b: TextB = None,
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Label texts: given, in a file, or from a pipe (one a line; two a line with a tab between for pairs)."""
+    from headhunt import api
+
+    if texts and input_:
+        raise HeadhuntError("Give texts or --input, not both.")
+    if not texts and not input_ and sys.stdin.isatty():
+        raise HeadhuntError("Give texts, or --input FILE, or pipe them in, one a line.")
+    if out and out.suffix not in (".csv", ".jsonl"):
+        raise HeadhuntError(f"--out must end in .csv or .jsonl; found {out.name!r}.")
+    predictor = api.load(model, device=device)
+    with writer(predictor, out, json_) as write:
+        if texts:
+            for batch in given(texts, predictor.pair):
+                write(*batch, predictor.predict(*batch))
+        elif input_ and input_ != "-":
+            predict_file(predictor, input_, text, text_b, write)
+        else:
+            for batch in piped(predictor.pair):
+                write(*batch, predictor.predict(*batch))
+
+
+@app.command()
+def space(
+    name: Annotated[str, typer.Argument(help="paper, default, or a TOML or JSON file.")],
+    sample: Annotated[int, typer.Option(help="Draw this many candidates, one JSON a line; fit --spec takes each.")] = 0,
+    seed: Annotated[int, typer.Option(help="For the draw.")] = 0,
+    encoder: Annotated[str, typer.Option(help="Encoder of the candidates drawn.")] = "all-MiniLM-L6-v2",
+    layers: Annotated[int, typer.Option(help="The encoder's layers: what may be frozen follows from it.")] = 6,
+    pair: Annotated[bool, typer.Option("--pair", help="Draw for a task with two texts.")] = False,
+    json_: Json = False,
+) -> None:
+    """Print what may be chosen and how many architectures that makes, or draw candidates."""
+    from headhunt.space import Space
+
+    chosen = Space.load(name, layers)
+    if sample:
+        for number in range(sample):
+            print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
+    elif json_:
+        print(json.dumps({**chosen.to_dict(), "architectures": chosen.size()}, ensure_ascii=False))
+    else:
+        show_space(chosen)
+
+
+Batch = tuple[list[str], list[str] | None]
+
+
+def given(texts: list[str], pair: bool) -> Iterator[Batch]:
+    """Texts of the command line as one batch."""
+    if not pair:
+        yield texts, None
+    elif len(texts) % 2:
+        raise HeadhuntError(f"This model takes pairs: give an even number of texts; found {len(texts)}.")
+    else:
+        yield texts[::2], texts[1::2]
+
+
+def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
+    """Lines of standard input in batches; the first ones are small, so that answers begin at once."""
+    size, rows = 8, []
+    try:
+        for number, line in enumerate(sys.stdin, 1):
+            row = line.rstrip("\r\n").split("\t") if pair else [line.rstrip("\r\n")]
+            if pair and len(row) != 2:
+                raise HeadhuntError(
+                    f"Each line must hold two texts with one tab between; line {number} has {len(row)}."
+                )
+            rows.append(row)
+            if len(rows) == size:
+                yield [row[0] for row in rows], [row[1] for row in rows] if pair else None
+                size, rows = min(most, size * 2), []
+    except UnicodeDecodeError as error:
+        raise HeadhuntError(f"The piped text must be UTF-8; found other bytes ({error.reason}).") from None
+    if rows:
+        yield [row[0] for row in rows], [row[1] for row in rows] if pair else None
+
+
+def predict_file(predictor: Predictor, source: str, text: str | None, text_b: str | None, write: Any) -> None:
+    """Labels a file window by window, so that its size does not matter."""
+    from headhunt.data import load_texts
+    from headhunt.predictor import WINDOW
+    from headhunt.progress import counting_bar
+
+    rows = load_texts(source, pair=predictor.pair, text=text, text_b=text_b)
+    with counting_bar("predicting", len(rows)) as advance:
+        for start in range(0, len(rows), WINDOW):
+            texts, second = rows.texts(start, start + WINDOW), rows.texts_b(start, start + WINDOW)
+            found = predictor.outputs(texts, second, progress=advance)
+            write(texts, second, [predictor.prediction(row) for row in found])
+
+
+@contextmanager
+def writer(predictor: Predictor, out: Path | None, as_json: bool) -> Iterator[Any]:
+    """A function that writes texts and their predictions: JSON lines, CSV, or `label<TAB>probability`."""
+    import csv
+
+    as_json = as_json or bool(out and out.suffix == ".jsonl")
+    partial = out.with_name(out.name + ".partial") if out else None
+    stream = partial.open("w", encoding="utf-8", newline="") if partial else sys.stdout
+    table = csv.writer(stream)
+    if out and not as_json:
+        table.writerow(["text", *(["text_b"] if predictor.pair else []), "label", "probability"])
+
+    def write(texts: list[str], texts_b: list[str] | None, found: list[Prediction]) -> None:
+        for i, row in enumerate(found):
+            words = "|".join(row.label) if isinstance(row.label, list) else row.label
+            if as_json:
+                extra = {} if texts_b is None else {"text_b": texts_b[i]}
+                answer = {"label": row.label, "probability": row.probability, "probabilities": row.probabilities}
+                print(json.dumps({"text": texts[i], **extra, **answer}, ensure_ascii=False), file=stream)
+            elif out:
+                table.writerow([texts[i], *([] if texts_b is None else [texts_b[i]]), words, row.probability])
+            else:
+                print(words if row.probability is None else f"{words}\t{row.probability:.4f}", file=stream)
+        stream.flush()
+
+    try:
+        yield write
+    finally:
+        if partial:
+            stream.close()
+    if partial and out:
+        partial.replace(out)
+
+
+def show_evaluation(found: Evaluation, predictor: Predictor) -> None:
+    """Prints scores, the table per class and, while it is readable, the confusion matrix."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    scores = Table("metric", "value", "95 % interval", title=f"{found.rows:,} rows", title_justify="left")
+    for name, score in found.scores.items():
+        scores.add_row(name, f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}")
+    console.print(scores)
+    if found.classes:
+        table = Table("class", "rows", "precision", "recall", "F1")
+        for row in found.classes:
+            table.add_row(row.label, str(row.rows), f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}")
+        console.print(table)
+    if 0 < len(found.confusion) <= 12:
+        table = Table("true \\ predicted", *predictor.labels)
+        for label, counts in zip(predictor.labels, found.confusion, strict=True):
+            table.add_row(label, *(str(count) for count in counts))
+        console.print(table)
+
+
+def show_space(space: Space) -> None:
+    """Prints the tree of a space with its ranges, what the names mean, and its size."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    from headhunt.space import MEANINGS, Choice, Maybe
+
+    def grow(branch: Tree, tree: dict[str, Any]) -> None:
+        for key, node in tree.items():
+            if isinstance(node, Maybe):
+                grow(branch.add(f"[bold]{key}[/] [dim]may be off[/]"), node.tree)
+            elif isinstance(node, dict):
+                grow(branch.add(f"[bold]{key}[/]"), node)
+            else:
+                leaf = branch.add(f"{key}  [cyan]{node}[/]")
+                options = node.options if isinstance(node, Choice) else ()
+                for option in [option for option in options if option in MEANINGS.get(key, {})]:
+                    leaf.add(f"[dim]{escape(f'{option}: {MEANINGS[key][option]}')}[/]")
+
+    root = Tree(f"[bold]{space.name}[/]")
+    grow(root, space.tree)
+    console = Console(highlight=False)
+    console.print(root)
+    size = space.size()
+    console.print(f"{size:,} architectures ({size:.2g}): heads and what is frozen, rates and other numbers not counted")
+
+
+def say(message: str) -> None:
+    """Prints what is worth knowing but not asked for."""
+    print(message, file=sys.stderr)
+
+
+def main() -> None:
+    """Runs a command. Exit codes: 0 done, 2 the user can mend it, 1 a bug of ours, 130 stopped by the user."""
+    from click.exceptions import Abort, ClickException
+
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except HeadhuntError as error:
+        say(f"error: {error}")
+        code = 2
+    except ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (Abort, KeyboardInterrupt):
+        say("stopped")
+        code = 130
+    except BrokenPipeError:
+        # The reader has seen enough; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Labelled texts, from whatever holds them to checked, split, memory-mapped tasks."""
+
+from headhunt.data.columns import Columns
+from headhunt.data.labels import Kind
+from headhunt.data.loading import load_labelled, load_texts
+from headhunt.data.splitting import Split
+from headhunt.data.task import Task
+
+__all__ = ["Columns", "Kind", "Split", "Task", "load_labelled", "load_texts"]

@@ -1,0 +1,307 @@
+"""Whatever the user has — a file, a folder, a data frame, lists — as rows of Arrow tables, split by split."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headhunt.data.files import name_format, read_file
+from headhunt.data.problems import Problems, count, quote, quote_some
+from headhunt.data.tables import tabulate_columns
+
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "dev": "validation",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "eval": "validation",
+    "test": "test",
+    "testing": "test",
+}
+_SHARD = re.compile(r"-\d+-of-\d+$")
+_BATCH_ROWS, _BATCH_BYTES = 65536, 64 << 20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an Arrow table, in order.
+
+    Attributes:
+        where: What messages call the source.
+        table: The table; its columns may be mapped from a file.
+        positions: Which rows of the table, or None for all.
+        skipped: Numbers (from 1) of rows of the source that are not in the table.
+        class_names: Names of integer labels, for columns that come with them.
+        mixed: Columns whose values have no common type, with what was found.
+    """
+
+    where: str
+    table: pa.Table
+    positions: np.ndarray | None = None
+    skipped: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    class_names: dict[str, list[str]] = field(default_factory=dict)
+    mixed: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.table) if self.positions is None else len(self.positions)
+
+    def take(self, positions: np.ndarray) -> "Rows":
+        """Choose rows by position; nothing is copied but the positions."""
+        chosen = positions if self.positions is None else self.positions[positions]
+        return Rows(self.where, self.table, chosen, self.skipped, self.class_names, self.mixed)
+
+    def number(self, positions: np.ndarray) -> np.ndarray:
+        """Number rows as the user counts them: from 1, the unreadable ones included."""
+        if not len(self.skipped):
+            return np.asarray(positions) + 1
+        readable = np.setdiff1d(np.arange(1, len(self) + len(self.skipped) + 1), self.skipped)
+        return readable[positions]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Get a whole column; copies if only some rows are taken, so not for texts."""
+        column = self.table[name]
+        return column if self.positions is None else column.take(pa.array(self.positions))
+
+    def read(self, name: str, start: int, stop: int) -> pa.Array:
+        """Get a stretch of a column as one array, categories as what they stand for."""
+        column = self.table[name]
+        if self.positions is None:
+            piece = column.slice(start, stop - start)
+            array = piece.chunk(0) if piece.num_chunks == 1 else piece.combine_chunks()
+        else:
+            array = _gather(column, self.positions[start:stop])
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return array.cast(pa.string()) if str(array.type) == "string_view" else array
+
+    def walk(self, name: str) -> Iterator[tuple[int, pa.Array]]:
+        """Go through a column in batches, each with the position of its first row."""
+        width = max(1, self.table[name].nbytes // max(1, len(self.table)))
+        step = max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
+        for start in range(0, len(self), step):
+            yield start, self.read(name, start, min(start + step, len(self)))
+
+
+def _gather(column: pa.ChunkedArray, positions: np.ndarray) -> pa.Array:
+    """Take rows of a chunked column without joining its chunks first, as Arrow's own take would."""
+    bounds = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
+    owners = np.searchsorted(bounds, positions, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    parts = []
+    for owner in np.unique(owners):
+        inside = positions[order[owners[order] == owner]] - bounds[owner]
+        parts.append(column.chunk(int(owner)).take(pa.array(inside)))
+    if not parts:
+        return pa.array([], column.type)
+    joined = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+    if len(parts) > 1 and not np.array_equal(order, np.arange(len(order))):
+        joined = joined.take(pa.array(np.argsort(order, kind="stable")))
+    return joined
+
+
+def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, Rows]:
+    """Read a source into splits; a source without splits is ``{"": rows}``.
+
+    Args:
+        source: A path, table, data frame, dataset, dict or lists (see `Task.load`).
+        problems: Takes what is wrong; a split that cannot be read is missing from the result.
+        notes: Takes what was left aside.
+    """
+    if isinstance(source, str | Path) and Path(source).expanduser().is_dir():
+        return _read_folder(Path(source).expanduser(), problems, notes)
+    if isinstance(source, Mapping) and _has_splits(source):
+        return _read_mapping(source, problems, notes)
+    rows = read_rows(source, name_source(source), problems)
+    return {} if rows is None else {"": rows}
+
+
+def name_source(source: Any) -> str:
+    """Name a source as messages do."""
+    if isinstance(source, str | Path):
+        return Path(source).name or str(source)
+    return "the data"
+
+
+def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
+    """Read one source without splits, or note why it cannot be read."""
+    mixed: dict[str, str] = {}
+    if isinstance(source, str | Path):
+        return _read_path(Path(source).expanduser(), where, problems)
+    if isinstance(source, Rows):
+        return source
+    if isinstance(source, pa.Table):
+        return _check_names(_name_classes(Rows(where, source)), problems)
+    if hasattr(source, "features") and hasattr(source, "data"):
+        return _read_dataset(source, where)
+    if hasattr(source, "iloc") and hasattr(source, "columns"):
+        return _read_frame(source, where, problems)
+    if isinstance(source, Mapping):
+        columns = {str(name): values for name, values in source.items()}
+        return _read_columns(columns, where, problems, mixed)
+    if isinstance(source, Sequence) and not isinstance(source, bytes):
+        return _read_sequence(source, where, problems)
+    remedy = "Give a path, a data frame, an Arrow table, a dataset, a dict of columns, or lists of texts and labels"
+    problems.add(where, f"data cannot be read from {quote(type(source).__name__)}", remedy)
+    return None
+
+
+def _read_path(path: Path, where: str, problems: Problems) -> Rows | None:
+    if not path.exists():
+        problems.add(where, f"there is no file or folder {quote(path, 200)}", "Check the path")
+        return None
+    table = read_file(path, where, problems)
+    if table is None:
+        return None
+    rows = Rows(where, table.arrow, skipped=table.skipped, mixed=table.mixed)
+    return _check_names(_name_classes(rows), problems)
+
+
+def _check_names(rows: Rows, problems: Problems) -> Rows | None:
+    names = rows.table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problems.add(rows.where, f"{quote_some(twice)} names two columns", "Give every column its own name")
+        return None
+    return rows
+
+
+def _read_folder(folder: Path, problems: Problems, notes: list[str]) -> dict[str, Rows]:
+    files: dict[str, list[Path]] = {}
+    ignored = []
+    for path in sorted(folder.iterdir()):
+        stem = path.name.split(".")[0].lower()
+        split = SPLIT_NAMES.get(_SHARD.sub("", stem))
+        if split and path.is_file() and name_format(path):
+            files.setdefault(split, []).append(path)
+        elif not path.name.startswith("."):
+            ignored.append(path.name)
+    if ignored:
+        notes.append(f"ignored in {folder.name}: {quote_some(ignored)}")
+    splits = {}
+    for split, paths in files.items():
+        if len(paths) > 1 and not all(_SHARD.search(path.name.split(".")[0]) for path in paths):
+            what = f"{count(len(paths), 'file')} for the {split} split ({', '.join(path.name for path in paths)})"
+            problems.add(folder.name, what, "Keep one of them")
+            continue
+        parts = [_read_path(path, f"{folder.name}/{path.name}", problems) for path in paths]
+        read = [part for part in parts if part is not None]
+        if len(read) == len(paths):
+            splits[split] = read[0] if len(read) == 1 else _join_shards(read)
+    if not files:
+        what = "no file in this folder is named after a split" + (f" (found {quote_some(ignored)})" if ignored else "")
+        problems.add(folder.name, what, "Name them train.csv and, if you have them, validation.csv and test.csv")
+    return splits
+
+
+def _join_shards(parts: list[Rows]) -> Rows:
+    table = pa.concat_tables([part.table for part in parts], promote_options="permissive")
+    return Rows(parts[0].where, table, class_names=parts[0].class_names, mixed=parts[0].mixed)
+
+
+def _has_splits(source: Mapping[Any, Any]) -> bool:
+    """Tell a dict of splits from a dict of columns: it has a split's name, and that is not a plain column."""
+    named = [value for key, value in source.items() if str(key).lower() in SPLIT_NAMES]
+    return any(not _is_column(value) for value in named)
+
+
+def _is_column(value: Any) -> bool:
+    if isinstance(value, str | Path | Mapping) or hasattr(value, "columns") or hasattr(value, "features"):
+        return False
+    return not (_is_list(value) and len(value) and (_is_list(value[0]) or isinstance(value[0], Mapping)))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray) or hasattr(value, "to_list")
+
+
+def _read_mapping(source: Mapping[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Rows]:
+    splits: dict[str, Rows] = {}
+    for key, value in source.items():
+        split = SPLIT_NAMES.get(str(key).lower())
+        if split is None or split in splits:
+            notes.append(f"ignored: split {quote(key)}")
+            continue
+        rows = read_rows(value, str(key), problems)
+        if rows is not None:
+            splits[split] = rows
+    return splits
+
+
+def _read_dataset(source: Any, where: str) -> Rows:
+    """Read a `datasets.Dataset` through its Arrow table, its selection of rows as positions."""
+    table = source.data.table
+    chosen = getattr(source, "_indices", None)
+    positions = None if chosen is None else chosen.column(0).to_numpy().astype(np.int64)
+    rows = _name_classes(Rows(where, table, positions))
+    for name, feature in source.features.items():
+        names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+        if names:
+            rows.class_names[name] = list(names)
+    return rows
+
+
+def _name_classes(rows: Rows) -> Rows:
+    """Read class names from the notes that `datasets` leaves in the tables it writes."""
+    try:
+        features = json.loads((rows.table.schema.metadata or {})[b"huggingface"])["info"]["features"]
+        for name, feature in features.items():
+            inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+            if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
+                rows.class_names[name] = list(inner["names"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        pass
+    return rows
+
+
+def _read_frame(frame: Any, where: str, problems: Problems) -> Rows | None:
+    names = [str(name) for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problems.add(where, f"{quote_some(twice)} names two columns", "Give every column its own name")
+        return None
+    return _read_columns({name: frame.iloc[:, at] for at, name in enumerate(names)}, where, problems, {})
+
+
+def _read_columns(columns: dict[str, Any], where: str, problems: Problems, mixed: dict[str, str]) -> Rows | None:
+    plain = [name for name, values in columns.items() if not _is_list(values)]
+    if plain:
+        problems.add(where, f"{quote_some(plain)} holds no list of values", "Give every column as a list")
+        return None
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        problems.add(where, f"the columns have different lengths ({listed})", "Give one value per row in each")
+        return None
+    if not columns or not any(lengths.values()):
+        problems.add(where, "there are no rows", "Give at least one text and its label")
+        return None
+    return Rows(where, tabulate_columns(columns, mixed), mixed=mixed)
+
+
+def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Rows | None:
+    """Read (texts, labels), a list of (text, label) or (text, text_b, label), of objects, or of texts alone."""
+    if not len(source):
+        problems.add(where, "the list is empty", "Give at least one text and its label")
+        return None
+    if isinstance(source, tuple) and len(source) in (2, 3) and all(_is_list(part) for part in source):
+        names = ("text", "label") if len(source) == 2 else ("text", "text_b", "label")
+        return _read_columns(dict(zip(names, source, strict=True)), where, problems, {})
+    if all(isinstance(row, Mapping) for row in source):
+        keys = dict.fromkeys(name for row in source for name in row)
+        return _read_columns({str(key): [row.get(key) for row in source] for key in keys}, where, problems, {})
+    if all(isinstance(row, tuple | list) for row in source):
+        widths = {len(row) for row in source}
+        if len(widths) > 1 or not widths <= {2, 3}:
+            remedy = "Give (text, label) or (text, text_b, label) in every row"
+            problems.add(where, f"the rows have {quote_some(sorted(widths))} entries", remedy)
+            return None
+        names = ("text", "label") if widths == {2} else ("text", "text_b", "label")
+        return _read_columns(dict(zip(names, map(list, zip(*source, strict=True)), strict=True)), where, problems, {})
+    return _read_columns({"text": list(source)}, where, problems, {})

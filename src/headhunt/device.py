@@ -1,0 +1,36 @@
+"""Where to compute and how precisely: CUDA, Apple's MPS or the CPU; 16 bits where they are faster."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The named device, or the fastest there is: CUDA, Apple's MPS, else the CPU."""
+    if name:
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def sixteen_bit(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 faster than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    if device.type == "cpu":
+        flags: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(flags.get("amx_bf16") or flags.get("avx512_bf16"))
+    return False
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """A context for the forward pass: bfloat16 where asked for, or where "auto" finds it faster."""
+    if precision == "bf16" or (precision == "auto" and sixteen_bit(device)):
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

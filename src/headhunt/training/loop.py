@@ -1,0 +1,223 @@
+"""The training loop: a generator of reports that can be left at any of them, saved, and gone on with elsewhere.
+
+All chance in a step is a function of the seed and the step's number: the order of rows, dropout, noise. So the state to
+go on from is the trained weights, the optimiser's moments and one number, and two trainings in one process do not
+disturb each other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headhunt.device import autocast, pick_device
+from headhunt.errors import ModelError
+from headhunt.modeling.build import embeddings_of
+from headhunt.spec import Recipe
+from headhunt.tokens import Tokens, shuffled_by_length
+from headhunt.training.objectives import Objective, Perturbation, smart
+from headhunt.training.optim import LowRank, freeze, optimiser, schedule
+
+SCHEMA = 1
+LARGEST_GRADIENT = 1.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a training stands."""
+
+    examples: int
+    """Examples seen so far."""
+    total: int
+    """Examples the whole budget holds."""
+    loss: float
+    """Mean loss since the last report."""
+    seconds: float
+    """Training time so far, saved and resumed parts included."""
+
+    @property
+    def done(self) -> float:
+        """Share of the budget used."""
+        return self.examples / self.total
+
+
+class Training:
+    """One candidate being trained. Iterate over `reports()`; leave when you like; `save` and `restore` to go on.
+
+    Args:
+        model: The model; moved to the device and trained in place.
+        tokens: The training texts.
+        targets: Their targets, as `Split.targets` gives them.
+        objective: What is minimised.
+        recipe: How.
+        seed: For the order of rows, dropout and noise.
+        device: Where; the fastest there is unless told.
+        precision: "auto", "fp32" or "bf16".
+        parts: In how many parts a batch is computed, to save memory; the result is that of the whole batch.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokens: Tokens,
+        targets: np.ndarray,
+        objective: Objective,
+        recipe: Recipe,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        precision: str = "auto",
+        parts: int = 1,
+    ) -> None:
+        self.device = device or pick_device()
+        self.model = model.to(self.device)
+        self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
+        self.precision, self.parts = precision, parts
+        self.targets = objective.targets(targets).to(self.device)
+        self.frozen = freeze(model, recipe)
+        lowest = recipe.freeze if isinstance(recipe.freeze, int) else 0
+        self.low_rank = LowRank(model, recipe.lora, lowest) if recipe.lora else None
+        self.optimiser = optimiser(model, recipe)
+        self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.factor = schedule(recipe)
+        self.steps_per_epoch = math.ceil(len(tokens) / recipe.batch)
+        self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
+        self.step = 0
+        self.examples = 0
+        self.seconds = 0.0
+
+    @property
+    def total(self) -> int:
+        """Examples the whole budget holds."""
+        whole, rest = divmod(self.steps, self.steps_per_epoch)
+        return whole * len(self.tokens) + min(rest * self.recipe.batch, len(self.tokens))
+
+    def reports(self, count: int = 9) -> Iterator[Report]:
+        """Trains, and yields a report after each `1 / count` of the budget, the last when it is used up."""
+        marks = [math.ceil(self.steps * (i + 1) / count) for i in range(count)]
+        perturbation = Perturbation(embeddings_of(self.model)[-1]) if self.recipe.smart else None
+        self.model.train()
+        for module in self.frozen:
+            module.eval()
+        started, losses = time.perf_counter(), []
+        try:
+            for rows in self._batches():
+                losses.append(self._train(rows, perturbation))
+                self.step += 1
+                self.examples += len(rows)
+                if self.step in marks:
+                    mean = torch.stack(losses).mean().item()
+                    self.seconds += time.perf_counter() - started
+                    yield Report(self.examples, self.total, mean, self.seconds)
+                    started, losses = time.perf_counter(), []
+        finally:
+            if perturbation is not None:
+                perturbation.remove()
+
+    def finish(self) -> PreTrainedModel:
+        """Merges low-rank updates and the scale of a number into the weights; the training is over."""
+        if self.low_rank is not None:
+            self.low_rank.merge()
+            self.low_rank = None
+        self.objective.fold(self.model)
+        return self.model.eval()
+
+    def _batches(self) -> Iterator[np.ndarray]:
+        lengths = self.tokens.lengths
+        while self.step < self.steps:
+            epoch, done = divmod(self.step, self.steps_per_epoch)
+            rng = np.random.default_rng([self.seed, epoch])
+            for index, rows in enumerate(shuffled_by_length(lengths, self.recipe.batch, rng)):
+                if index >= done and self.step < self.steps:
+                    yield rows
+
+    def _train(self, rows: np.ndarray, perturbation: Perturbation | None) -> Tensor:
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["rate"] * self.factor(self.step / self.steps)
+        total = torch.zeros((), device=self.device)
+        for number, part in enumerate(np.array_split(rows, min(self.parts, len(rows)))):
+            loss = self._loss(part, number, perturbation) * (len(part) / len(rows))
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return total
+
+    def _loss(self, rows: np.ndarray, part: int, perturbation: Perturbation | None) -> Tensor:
+        chance = np.random.SeedSequence([self.seed, self.step, part])
+        swap = np.random.default_rng(chance).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
+        batch = {name: x.to(self.device, non_blocking=True) for name, x in self.tokens.batch(rows, swap).items()}
+        seed = int(chance.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+        def logits() -> Tensor:
+            torch.manual_seed(seed)  # the same dropout in every pass over this batch
+            return self.model(**batch).logits
+
+        with autocast(self.device, self.precision):
+            still = logits()
+            loss = self.objective.loss(still, self.targets[rows])
+            if perturbation is not None and self.recipe.smart is not None:
+                added = smart(logits, still, perturbation, self.recipe.smart, self.objective.divergence)
+                loss = loss + self.recipe.smart.weight * added
+        return loss
+
+    def save(self, folder: str | Path) -> None:
+        """Writes all that is needed to go on: trained weights, moments, and where it stands. No pickle."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {}
+        for name, parameter in self._trained_by_name().items():
+            tensors[f"weight/{name}"] = parameter.detach().contiguous()
+            for moment, value in self.optimiser.state.get(parameter, {}).items():
+                tensors[f"{moment}/{name}"] = torch.as_tensor(value).contiguous()
+        where = {
+            "schema": SCHEMA,
+            "step": self.step,
+            "examples": self.examples,
+            "seconds": self.seconds,
+            "identity": self._identity(),
+        }
+        # One file, put in place at once: whoever dies while writing leaves the last state whole.
+        partial = folder / "training.partial"
+        save_file(tensors, partial, metadata={"training": json.dumps(where)})
+        partial.replace(folder / "training.safetensors")
+
+    def restore(self, folder: str | Path) -> None:
+        """Goes on from what `save` wrote.
+
+        Raises:
+            ModelError: If it belongs to another recipe, seed or data.
+        """
+        path = Path(folder) / "training.safetensors"
+        with safe_open(path, "pt") as file:
+            where = json.loads(file.metadata()["training"])
+        if where["schema"] != SCHEMA or where["identity"] != self._identity():
+            raise ModelError(f"{path} must be a training of the same recipe, seed and rows; it is one of another.")
+        tensors = load_file(path)
+        with torch.no_grad():
+            for name, parameter in self._trained_by_name().items():
+                parameter.copy_(tensors[f"weight/{name}"])
+                moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in tensors]
+                if moments:
+                    state = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in moments}
+                    self.optimiser.state[parameter] = state
+        self.step, self.examples, self.seconds = where["step"], where["examples"], where["seconds"]
+
+    def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def _identity(self) -> list[Any]:
+        return [repr(self.recipe), self.seed, len(self.tokens), int(self.tokens.ids.sum(dtype=np.int64))]
