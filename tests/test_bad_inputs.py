@@ -379,7 +379,7 @@ def test_big_files_are_refused_just_the_same(name, make, fragments, tmp_path, mo
 
 
 def test_a_quote_left_open_in_a_big_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("headhunt.data.delimited.BLOCK", 1 << 12)
+    monkeypatch.setattr("headhunt.data.files.BLOCK", 1 << 12)
     rows = [*GOOD, ('"an open one', "good"), *GOOD * 100]
     refuse(write(tmp_path / "data.csv", as_csv(rows)), ["row after row 12", "runs on", "quote"])
 

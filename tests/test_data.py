@@ -15,7 +15,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from headhunt.data import Columns, Task, duplicates, load_labelled, load_texts
+from headhunt.data import Columns, Task, load_labelled, load_texts, splitting
 from headhunt.data.sources import Rows
 
 ADJECTIVES = ["warm", "cold", "loud", "quiet", "bright", "dim", "sweet", "sour", "rough", "smooth"]
@@ -182,7 +182,7 @@ def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
 
 def test_json_columns_may_appear_and_widen_late(tmp_path, monkeypatch):
     monkeypatch.setattr("headhunt.data.tables.BIG", 1)
-    monkeypatch.setattr("headhunt.data.json_lines.BLOCK", 512)
+    monkeypatch.setattr("headhunt.data.files.BLOCK", 512)
     rows = [{"text": text, "label": at if at < 40 else at + 0.5} for at, text in enumerate(TEXTS)]
     for row in rows[50:]:
         row["extra"] = {"source": "web"}
@@ -399,7 +399,7 @@ def repeat_some(rows):
 
 def group_of(*texts):
     rows = Rows("test", pa.table({"text": list(texts)}))
-    return duplicates.group([(rows, ["text"], duplicates.sketch(rows, ["text"]))])[0].tolist()
+    return splitting.group([(rows, ["text"], splitting.sketch(rows, ["text"]))])[0].tolist()
 
 
 @pytest.mark.parametrize(

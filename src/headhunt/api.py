@@ -17,7 +17,7 @@ from headhunt.device import pick_device
 from headhunt.errors import ModelError
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import build, load_tokenizer, longest_input
-from headhunt.predictor import Predictor
+from headhunt.predictor import Predictor, check_vocabulary
 from headhunt.spec import Spec, plain
 from headhunt.tokens import Frame, tokenise
 from headhunt.training.loop import Report, Training
@@ -98,6 +98,7 @@ def prepare(
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
     tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
+    check_vocabulary(tokenizer)
     model = build(
         spec.encoder,
         spec.head,
@@ -110,7 +111,7 @@ def prepare(
     )
     limit = longest_input(model)
     if limit is not None and spec.recipe.max_length > limit:
-        raise ModelError(f"max_length must be at most {limit} for this encoder; found {spec.recipe.max_length}.")
+        spec = replace(spec, recipe=replace(spec.recipe, max_length=limit))  # no encoder reads beyond its positions
     tokens = tokenise(
         tokenizer,
         rows.texts(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headhunt.errors import HeadhuntError
 
@@ -20,8 +22,34 @@ if TYPE_CHECKING:
     from headhunt.predictor import Prediction, Predictor
     from headhunt.space import Space
 
+
+class Commands(TyperGroup):
+    """Turns what ends a command early into an exit code: 2 the user can mend it, 130 stopped by the user.
+
+    Anything else that is raised is a bug of ours: its traceback is shown and the code is 1.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except HeadhuntError as error:
+            say(f"error: {error}")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            say("stopped")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader has seen enough; there is nobody left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        return result
+
+
 app = typer.Typer(
     name="headhunt",
+    cls=Commands,
     help="Find the right head for your encoder.",
     no_args_is_help=True,
     add_completion=False,
@@ -80,9 +108,10 @@ def fit(
 ) -> None:
     """Train one candidate, the plain head unless told otherwise, and save it."""
     from headhunt.data import Task
+    from headhunt.spec import Spec
 
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise HeadhuntError(f"--out must be a new or empty folder; {out} has something in it.")
+    check_out(out)
+    candidate = Spec.read(spec, encoder) if spec else None
     task = Task.load(
         data,
         text=text,
@@ -98,9 +127,7 @@ def fit(
 
     from headhunt import api
     from headhunt.progress import training_bar
-    from headhunt.spec import Spec
 
-    candidate = Spec.read(spec, encoder) if spec else None
     with training_bar("training") as show:
         predictor = api.fit(
             task,
@@ -213,6 +240,15 @@ def space(
         show_space(chosen)
 
 
+def check_out(out: Path) -> None:
+    """Refuses, before any work is done, a folder that cannot be written or has something in it."""
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise HeadhuntError(f"--out must be a new or empty folder; {out} has something in it.")
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise HeadhuntError(f"--out must be a folder that can be made; {nearest} cannot be written to.")
+
+
 Batch = tuple[list[str], list[str] | None]
 
 
@@ -230,7 +266,7 @@ def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
     """Lines of standard input in batches; the first ones are small, so that answers begin at once."""
     size, rows = 8, []
     try:
-        for number, line in enumerate(sys.stdin, 1):
+        for number, line in enumerate(io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig"), 1):
             row = line.rstrip("\r\n").split("\t") if pair else [line.rstrip("\r\n")]
             if pair and len(row) != 2:
                 raise HeadhuntError(
@@ -267,7 +303,10 @@ def writer(predictor: Predictor, out: Path | None, as_json: bool) -> Iterator[An
 
     as_json = as_json or bool(out and out.suffix == ".jsonl")
     partial = out.with_name(out.name + ".partial") if out else None
-    stream = partial.open("w", encoding="utf-8", newline="") if partial else sys.stdout
+    try:
+        stream = partial.open("w", encoding="utf-8", newline="") if partial else sys.stdout
+    except OSError as error:
+        raise HeadhuntError(f"--out must be a file that can be written; {out}: {error.strerror}.") from None
     table = csv.writer(stream)
     if out and not as_json:
         table.writerow(["text", *(["text_b"] if predictor.pair else []), "label", "probability"])
@@ -287,10 +326,13 @@ def writer(predictor: Predictor, out: Path | None, as_json: bool) -> Iterator[An
 
     try:
         yield write
-    finally:
+    except BaseException:
         if partial:
             stream.close()
+            partial.unlink()
+        raise
     if partial and out:
+        stream.close()
         partial.replace(out)
 
 
@@ -299,7 +341,7 @@ def show_evaluation(found: Evaluation, predictor: Predictor) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False, emoji=False)  # a label such as "[/b]" or ":smile:" is shown as it is
     scores = Table("metric", "value", "95 % interval", title=f"{found.rows:,} rows", title_justify="left")
     for name, score in found.scores.items():
         scores.add_row(name, f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}")
@@ -350,26 +392,8 @@ def say(message: str) -> None:
 
 
 def main() -> None:
-    """Runs a command. Exit codes: 0 done, 2 the user can mend it, 1 a bug of ours, 130 stopped by the user."""
-    from click.exceptions import Abort, ClickException
-
-    try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()
-    except HeadhuntError as error:
-        say(f"error: {error}")
-        code = 2
-    except ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (Abort, KeyboardInterrupt):
-        say("stopped")
-        code = 130
-    except BrokenPipeError:
-        # The reader has seen enough; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code or 0)
+    """Runs the command line."""
+    app(prog_name="headhunt")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.device import autocast, pick_device
 from headhunt.errors import ModelError
+from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import load_tokenizer, quiet
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import Tokens, by_length, tokenise
@@ -163,6 +164,7 @@ class Predictor:
     def save(self, folder: str | Path) -> Path:
         """Writes a folder that transformers loads, with or without Headhunt."""
         folder = Path(folder)
+        (folder / CARD).unlink(missing_ok=True)  # written last: a folder that has it is whole
         with quiet():
             self.model.save_pretrained(folder)
             # What the file says is what other tools do with it: cut at our length, and never split "[SEP]" specially.
@@ -188,30 +190,38 @@ class Predictor:
             ModelError: If the folder holds no such model.
         """
         folder = Path(folder)
-        card_file = folder / CARD
-        if not card_file.is_file():
+        if not (folder / CARD).is_file():
             raise ModelError(f"{folder} must be a folder that Headhunt saved; it has no {CARD}.")
         try:
-            card = json.loads(card_file.read_text(encoding="utf-8"))
-            if card["schema"] != SCHEMA:
-                raise ModelError(f"{card_file} has schema {card['schema']}; this version reads schema {SCHEMA}.")
-            spec = Spec.from_dict(card["spec"]) if card["spec"] else None
+            card = _read_card(folder / CARD)
+            spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
+            known = {name: card.pop(name) for name in ("kind", "labels", "pair")}
             with quiet():
                 model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
             tokenizer = load_tokenizer(str(folder))
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            reason = (str(error).strip() or repr(error)).splitlines()[0]
+            check_vocabulary(tokenizer)
+            spec = Spec.from_dict(spec) if spec else None
+        except Exception as error:  # what a damaged file makes transformers raise can be anything
+            reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
             raise ModelError(f"{folder} cannot be loaded: {reason}. Save the model again.") from None
-        facts = {k: v for k, v in card.items() if k not in ("schema", "kind", "labels", "pair", "recipe", "spec")}
-        return cls(
-            model,
-            tokenizer,
-            kind=card["kind"],
-            labels=card["labels"],
-            pair=card["pair"],
-            recipe=spec.recipe if spec else None,
-            spec=spec,
-            facts=facts,
-            device=device,
-            precision=precision,
-        )
+        return cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, device=device, precision=precision)
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    card = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
+        raise ModelError(f"{path.name} must hold one JSON object of schema {SCHEMA}")
+    for name in ("kind", "labels", "pair", "recipe", "spec"):
+        if name not in card:
+            raise ModelError(f"{path.name} must hold {name!r}")
+    return card
+
+
+def check_vocabulary(tokenizer: Any) -> None:
+    """Refuses a tokenizer without words, which is what transformers makes where its files are missing.
+
+    Raises:
+        ModelError: If it knows special tokens only.
+    """
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError("The tokenizer has no vocabulary: its files are missing.")

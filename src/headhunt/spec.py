@@ -100,7 +100,7 @@ class Recipe:
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
     max_length: int = 128
-    """Tokens kept of a text, special ones included; of each text where the head is siamese."""
+    """Tokens kept of a text, special ones included, or as many as the encoder takes; a siamese head counts each text."""
     truncation: Literal["end", "middle"] = "end"
     """Where a longer text is cut."""
     swap_pairs: bool = False

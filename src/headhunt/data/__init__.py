@@ -2,8 +2,7 @@
 
 from headhunt.data.columns import Columns
 from headhunt.data.labels import Kind
-from headhunt.data.loading import load_labelled, load_texts
 from headhunt.data.splitting import Split
-from headhunt.data.task import Task
+from headhunt.data.task import Task, load_labelled, load_texts
 
 __all__ = ["Columns", "Kind", "Split", "Task", "load_labelled", "load_texts"]

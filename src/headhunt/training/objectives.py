@@ -69,7 +69,8 @@ class Objective:
 
     def divergence(self, moved: Tensor, still: Tensor) -> Tensor:
         """How far two answers are apart, per batch: symmetric KL for classes and labels, squared error for a number."""
-        moved, still = moved.float(), still.float()
+        wide = torch.promote_types(moved.dtype, torch.float32)
+        moved, still = moved.to(wide), still.to(wide)
         if self.kind == "number":
             return functional.mse_loss(moved, still)
         if self.kind == "labels":

@@ -1,0 +1,112 @@
+"""SMART on pairs: what it costs a step, and that it does not collapse training; 500 MRPC pairs, cross and siamese.
+
+python benchmarks/smart.py --data DIR --out benchmarks/results/smart.json
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from measure import encoder_folder, finish, options
+
+from headhunt.modeling.architecture import Head
+from headhunt.spec import Recipe, Smart, Spec
+
+HEADS = {"cross": Head(pooling="mean"), "siamese": Head(pooling="mean", siamese="difference")}
+RECIPE = Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95, epochs=6)
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One training and its accuracy on the test rows."""
+    import torch
+
+    from headhunt import api
+    from headhunt.data import Task
+
+    torch.set_num_threads(1)
+    task = Task.load(Path(job["data"]) / "mrpc", limit=job["rows"], seed=0)
+    recipe = replace(RECIPE, epochs=job["epochs"], smart=Smart(weight=job["weight"]) if job["weight"] else None)
+    spec = Spec(encoder=job["encoder"], head=HEADS[job["mode"]], recipe=recipe)
+    training, predictor = api.prepare(task, task.splits["train"], spec, seed=job["seed"])
+    for _ in training.reports():
+        pass
+    training.finish()
+    found = api.score(predictor, task.splits["test"])
+    return {
+        **{key: job[key] for key in ("mode", "weight", "seed")},
+        "accuracy": round(100 * found.scores["accuracy"].value, 2),
+        "macro_f1": round(100 * found.scores["macro_f1"].value, 2),
+    }
+
+
+def cost(data: Path, encoder: str, rows: int, repeats: int) -> dict[str, float]:
+    """Seconds of a step with SMART over one without, both modes, interleaved, best of several epochs."""
+    from headhunt import api
+    from headhunt.data import Task
+
+    task = Task.load(data / "mrpc", limit=rows, seed=0)
+    ratios = {}
+    for mode, head in HEADS.items():
+        best: dict[bool, float] = {}
+        trainings = {}
+        for on in (False, True):
+            recipe = replace(RECIPE, epochs=1, freeze="none", smart=Smart() if on else None)
+            spec = Spec(encoder=encoder, head=head, recipe=recipe)
+            trainings[on], _ = api.prepare(task, task.splits["train"], spec)
+        for _ in range(repeats + 1):
+            for on, training in trainings.items():
+                training.step = training.examples = 0
+                started = time.perf_counter()
+                for _ in training.reports(1):
+                    pass
+                best[on] = min(best.get(on, float("inf")), time.perf_counter() - started)
+        ratios[mode] = round(best[True] / best[False], 3)
+        print(f"{mode}: a step with SMART takes {ratios[mode]} times one without", flush=True)
+    return ratios
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
+    parser.add_argument("--only-cost", action="store_true")
+    args = parser.parse_args()
+    encoder = encoder_folder(args.encoder)
+    log = args.out.with_suffix(".jsonl") if args.out else None
+    runs = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
+    done = {(run["mode"], run["weight"], run["seed"]) for run in runs}
+    ratios = cost(args.data, encoder, 32 if args.quick else 128, 1 if args.quick else 4)
+    jobs = [
+        {"data": str(args.data), "encoder": encoder, "mode": mode, "weight": weight, "seed": seed}
+        | ({"rows": 32, "epochs": 1} if args.quick else {"rows": 500, "epochs": RECIPE.epochs})
+        for seed in range(1 if args.quick else args.seeds)
+        for mode in HEADS
+        for weight in (0.0, 5.0)
+        if (mode, weight, seed) not in done and not args.only_cost
+    ]
+    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
+        for found in pool.imap_unordered(run, jobs):
+            print(found, flush=True)
+            runs.append(found)
+            if log:
+                with log.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+    gains = {}
+    for mode in HEADS if runs else ():
+        means = {w: mean(r["accuracy"] for r in runs if (r["mode"], r["weight"]) == (mode, w)) for w in (0.0, 5.0)}
+        gains[mode] = {
+            "off": round(means[0.0], 2),
+            "on": round(means[5.0], 2),
+            "gain": round(means[5.0] - means[0.0], 2),
+        }
+    finish(args, {"step_cost": ratios, "accuracy": gains, "runs": runs})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""How fast training and prediction are, beside a hand-written loop (the limit) and `transformers.Trainer`.
+
+All in one process, interleaved, best of several. Training: SST-2, 512 rows, everything trained, batch 32. The bare loop
+gets our batches and our precision; Trainer runs as people run it. Prediction: 10,000 texts, tokenising included.
+
+    python benchmarks/throughput.py --data DIR --out benchmarks/results/throughput.json
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from measure import encoder_folder, finish, options
+
+from headhunt import api
+from headhunt.data import Task
+from headhunt.device import autocast, pick_device
+from headhunt.predictor import BATCH, Predictor
+from headhunt.spec import Recipe, Spec
+from headhunt.tokens import by_length, shuffled_by_length
+
+RECIPE = Recipe(rate=5e-5, epochs=1, batch=32, freeze="none", max_length=128)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def headhunt_epoch(task: Task, encoder: str) -> Callable[[], object]:
+    training, _ = api.prepare(task, task.splits["train"], Spec(encoder=encoder, recipe=RECIPE))
+
+    def run() -> None:
+        training.step = training.examples = 0
+        for _ in training.reports():
+            pass
+
+    return run
+
+
+def bare_epoch(task: Task, encoder: str) -> Callable[[], object]:
+    """What one would write by hand, with the same batches made beforehand and the same precision."""
+    training, _ = api.prepare(task, task.splits["train"], Spec(encoder=encoder, recipe=RECIPE))
+    model, tokens, device = training.model, training.tokens, training.device
+    order = list(shuffled_by_length(tokens.lengths, RECIPE.batch, np.random.default_rng([0, 0])))
+    batches = [({k: v.to(device) for k, v in tokens.batch(rows).items()}, training.targets[rows]) for rows in order]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RECIPE.rate, weight_decay=0.01, fused=True)
+
+    def run() -> None:
+        model.train()
+        for inputs, targets in batches:
+            with autocast(device, "auto"):
+                loss = torch.nn.functional.cross_entropy(model(**inputs).logits.float(), targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    return run
+
+
+def trainer_epoch(task: Task, encoder: str, folder: str) -> Callable[[], object]:
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=len(task.labels))
+    split = task.splits["train"]
+    encoded = tokenizer(split.texts(), truncation=True, max_length=RECIPE.max_length, padding=False)
+    rows = [
+        {**{key: values[i] for key, values in encoded.items()}, "labels": int(target)}
+        for i, target in enumerate(split.targets)
+    ]
+    arguments = TrainingArguments(
+        folder,
+        per_device_train_batch_size=RECIPE.batch,
+        num_train_epochs=1,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model, arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer))
+    return lambda: trainer.train()
+
+
+def prediction(encoder: str, texts: list[str]) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Ours, and a bare loop over the same texts with the same tokenizer, batch size, order by length and precision."""
+    task = Task.load({"text": ["good"] * 8 + ["bad"] * 8, "label": ["g"] * 8 + ["b"] * 8}, test_share=0.25)
+    _, predictor = api.prepare(task, task.splits["train"], Spec(encoder=encoder, recipe=RECIPE))
+
+    def bare() -> np.ndarray:
+        encoded = predictor.tokenizer(texts, truncation=True, max_length=RECIPE.max_length)["input_ids"]
+        lengths = np.array([len(ids) for ids in encoded])
+        out = np.empty((len(texts), 2), np.float32)
+        model = predictor.model.eval()
+        with torch.inference_mode(), autocast(predictor.device, "auto"):
+            for rows in by_length(lengths, BATCH):
+                width = lengths[rows].max()
+                ids = torch.tensor([encoded[i] + [0] * (width - lengths[i]) for i in rows])
+                logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+                out[rows] = logits.float().softmax(-1).numpy()
+        return out
+
+    assert isinstance(predictor, Predictor)
+    return lambda: predictor.outputs(texts), bare
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    encoder = encoder_folder(args.encoder)
+    rows, count, repeats = (64, 500, 1) if args.quick else (512, 10_000, args.repeats)
+    task = Task.load(args.data / "sst2", limit=rows, seed=0)
+    texts = Task.load(args.data / "sst2", seed=0).splits["train"].texts(0, count)
+    with tempfile.TemporaryDirectory() as folder:
+        predict, bare_predict = prediction(encoder, texts)
+        runs = {
+            "headhunt": headhunt_epoch(task, encoder),
+            "bare": bare_epoch(task, encoder),
+            "trainer": trainer_epoch(task, encoder, folder),
+            "predict": predict,
+            "bare_predict": bare_predict,
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(repeats + 1):
+            for name, run in runs.items():
+                taken = seconds(run)
+                if turn or args.quick:  # the first turn warms up
+                    times[name].append(taken)
+                print(f"{turn} {name}: {taken:.2f} s", flush=True)
+    best = {name: min(values) for name, values in times.items()}
+    finish(
+        args,
+        {
+            "train_vs_bare": round(best["bare"] / best["headhunt"], 3),
+            "train_vs_trainer": round(best["trainer"] / best["headhunt"], 3),
+            "predict_vs_bare": round(best["bare_predict"] / best["predict"], 3),
+            "seconds": {name: [round(value, 2) for value in values] for name, values in times.items()},
+            "device": str(pick_device()),
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Spaces: their size, their files, and that whatever they hold builds, trains and keeps its name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import sentences
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headhunt.data import Task
+from headhunt.errors import SpecError
+from headhunt.space import NAMED, Choice, Float, Int, Log, Maybe, Space
+from headhunt.spec import Spec
+
+
+def test_the_paper_space_has_the_size_its_description_gives():
+    mlp, conv, blocks, pooling, freeze = 5 * 196, 1 + 5 * 196 * 5 * 2, 1 + 5 * 5, 3, 2
+    assert Space.load("paper").size() == mlp * conv * blocks * pooling * freeze == 1_498_376_880
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_space_survives_its_file(name, tmp_path):
+    import json
+
+    space = Space.load(name)
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(space.to_dict()))
+    assert Space.load(path) == space
+    assert list(space.leaves())
+
+
+def test_a_toml_file_says_what_may_be_chosen(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        """
+        encoder = ["one", "two"]
+        [head]
+        pooling = ["mean", "max"]
+        siamese = ["off", "cosine"]
+        [head.mlp]
+        optional = true
+        width = { int = [8, 16] }
+        [recipe]
+        rate = { log = [1e-5, 1e-3] }
+        freeze = "embeddings"
+        """
+    )
+    space = Space.load(path)
+    assert space.tree == {
+        "encoder": Choice(("one", "two")),
+        "head": {
+            "pooling": Choice(("mean", "max")),
+            "siamese": Choice((None, "cosine")),
+            "mlp": Maybe({"width": Int(8, 16)}),
+        },
+        "recipe": {"rate": Log(1e-5, 1e-3), "freeze": "embeddings"},
+    }
+    assert space.size() == 2 * 2 * (1 + 9)
+    drawn = [space.draw(seed) for seed in range(40)]
+    assert {spec.encoder for spec in drawn} == {"one", "two"}
+    assert {spec.head.mlp is None for spec in drawn} == {True, False}
+    assert all(1e-5 <= spec.recipe.rate <= 1e-3 and spec.recipe.freeze == "embeddings" for spec in drawn)
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("[head]\npoling = ['mean']", "Did you mean 'pooling'"),
+        ("[haed]\npooling = 'mean'", "Did you mean 'head'"),
+        ("[head]\npooling = ['mean', 'median']", "pooling must be one of"),
+        ("[head]\npooling = []", "at least one"),
+        ("[recipe]\nrate = { log = [0.0, 1.0] }", "above 0"),
+        ("[recipe]\nrate = { log = [1e-3, 1e-5] }", "low to high"),
+        ("[recipe]\nrate = { log = [1e-3] }", "two numbers"),
+        ("[recipe]\nepochs = { int = [0, 3] }", "epochs must be above 0"),
+        ("[recipe.rate]\nlow = 3", "one value, not a table"),
+        ("[head", "TOML"),
+        ("schema = 7", "schema 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_where_and_what(tmp_path, text, fragment):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=fragment):
+        Space.load(path)
+
+
+def test_every_leaf_is_sampled_whether_its_part_is_on_or_off():
+    space = Space.load("default")
+    asked: list[str] = []
+
+    def suggest(path, leaf):
+        asked.append(path)
+        return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
+
+    space.sample(suggest, encoder="any")
+    assert asked == [path for path, _ in space.leaves()]
+
+
+def test_the_same_candidate_has_one_hash_however_it_was_reached():
+    space = Space.load("default")
+
+    def suggest(width):
+        def answer(path, leaf):
+            if path == "head.mlp.width":
+                return width
+            return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
+
+        return answer
+
+    off = [space.sample(suggest(width), encoder="any") for width in (64, 512)]
+    assert off[0].head.mlp is None and off[0].hash == off[1].hash
+
+
+def test_choices_about_pairs_are_void_for_one_text():
+    space = Space.load("default")
+    for seed in range(50):
+        spec = space.draw(seed, encoder="any", pair=False)
+        assert spec.head.siamese is None and not spec.recipe.swap_pairs
+
+
+def test_what_may_be_frozen_follows_the_depth_of_the_encoder():
+    freeze = {layers: Space.load("default", layers).tree["recipe"]["freeze"].options for layers in (2, 6, 12)}
+    assert freeze[2] == ("none", "embeddings", 1, "all")
+    assert freeze[6] == ("none", "embeddings", 2, 3, 4, "all")
+    assert freeze[12] == ("none", "embeddings", 4, 6, 8, "all")
+
+
+def values(leaf):
+    """All a leaf may give, its ends most of all."""
+    if isinstance(leaf, Choice):
+        return st.sampled_from(leaf.options)
+    if isinstance(leaf, Int):
+        return st.integers(leaf.low, leaf.high)
+    if isinstance(leaf, Float | Log):
+        return st.floats(leaf.low, leaf.high)
+    raise AssertionError(leaf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", [False, True], ids=["one text", "pair"])
+@pytest.mark.parametrize("name", NAMED)
+def test_whatever_a_space_holds_builds_trains_and_keeps_its_name(encoders, name, pair):
+    from headhunt.api import prepare
+
+    texts, labels = sentences(6)
+    columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}
+    task = Task.load({"train": columns, "test": columns})
+    space = Space.load(name, layers=2)
+    encoder = encoders()
+    seen = set()
+
+    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @given(st.data())
+    def holds(data):
+        spec = space.sample(lambda path, leaf: data.draw(values(leaf), path), encoder=encoder, pair=pair)
+        assert Spec.from_json(spec.to_json()).hash == spec.hash
+        assert Spec.from_json(spec.to_json()) == spec
+        seen.add(spec.hash)
+        two_steps = replace(spec, recipe=replace(spec.recipe, epochs=2.0))
+        training, predictor = prepare(task, task.splits["train"], two_steps, device="cpu", precision="fp32")
+        losses = [report.loss for report in training.reports(2)]
+        assert training.step == 2 and all(math.isfinite(loss) for loss in losses)
+        assert np.isfinite(predictor.outputs(texts, texts[::-1] if pair else None)).all()
+
+    holds()
+    assert len(seen) > 400

@@ -1,0 +1,317 @@
+"""Training: what moves and how fast, that it can be stopped anywhere, and that the regularisers are what they say."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import FAMILIES, sentences
+from torch import nn
+
+from headhunt.api import prepare, score
+from headhunt.data import Task
+from headhunt.errors import ModelError
+from headhunt.modeling.architecture import Convolutions, Head
+from headhunt.modeling.build import build, layers_of
+from headhunt.spec import Lora, Recipe, Smart, Spec
+from headhunt.training.objectives import Objective, Perturbation, smart
+from headhunt.training.optim import parameter_groups, schedule
+
+
+def task_of(count: int = 32, pair: bool = False) -> Task:
+    texts, labels = sentences(count)
+    columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}
+    return Task.load({"train": columns, "test": columns})
+
+
+def run(task: Task, spec: Spec, **options):
+    training, predictor = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32", **options)
+    reports = list(training.reports(5))
+    return training, predictor, reports
+
+
+def weights(training) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in training.model.state_dict().items()}
+
+
+def test_it_learns_and_reports_as_it_goes(encoders):
+    spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(rate=1e-2, epochs=15, batch=8))
+    task = task_of(64)
+    training, predictor, reports = run(task, spec)
+    assert [round(report.done, 2) for report in reports] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert reports[-1].examples == reports[-1].total == 64 * 15
+    assert reports[-1].loss < 0.2 < reports[0].loss
+    training.finish()
+    assert score(predictor, task.splits["test"]).scores["accuracy"].value > 0.95
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("head", [Head(), Head(layers="mix", pooling="pooler")], ids=["plain", "mix"])
+@pytest.mark.parametrize("pair", [False, True], ids=["one", "pair"])
+def test_every_family_of_encoders_trains_saves_and_loads(encoders, family, head, pair, tmp_path):
+    from headhunt.predictor import Predictor
+
+    if pair and not head.plain:
+        head = replace(head, siamese="concat")
+    spec = Spec(encoder=encoders(family), head=head, recipe=Recipe(epochs=1, freeze="embeddings", smart=Smart()))
+    training, predictor, reports = run(task_of(16, pair), spec)
+    training.finish()
+    assert math.isfinite(reports[-1].loss)
+    texts = sentences(5, seed=9)[0]
+    expected = predictor.outputs(texts, texts[::-1] if pair else None)
+    loaded = Predictor.load(predictor.save(tmp_path / "model"), precision="fp32")
+    assert np.abs(loaded.outputs(texts, texts[::-1] if pair else None) - expected).max() < 1e-6
+
+
+HALF = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_training import *
+encoder, folder, part = sys.argv[2], Path(sys.argv[3]), sys.argv[4]
+task = task_of(24, True)
+training, _ = prepare(task, task.splits["train"], RESUMED(encoder), device="cpu", precision="fp32")
+torch.set_num_threads(1)
+if part == "rest":
+    training.restore(folder)
+    assert training.step == training.steps // 3
+for report in training.reports(3):
+    if part == "first":
+        training.save(folder)
+        break
+if part != "first":
+    from safetensors.torch import save_file
+    save_file({k: v.contiguous() for k, v in training.model.state_dict().items()}, folder / f"{part}.safetensors")
+"""
+
+
+def RESUMED(encoder: str) -> Spec:  # noqa: N802
+    """A recipe with everything in it that is left to chance."""
+    recipe = Recipe(epochs=3, batch=4, rate=1e-3, freeze="embeddings", swap_pairs=True, smart=Smart(weight=1.0))
+    return Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe)
+
+
+@pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=[pytest.mark.real, pytest.mark.slow])])
+def test_stopped_and_resumed_in_a_new_process_it_ends_with_the_same_weights(which, encoders, request, tmp_path):
+    from pathlib import Path
+
+    from safetensors.torch import load_file
+
+    encoder = encoders() if which == "tiny" else request.getfixturevalue("minilm")
+    script = tmp_path / "half.py"
+    script.write_text(HALF)
+    for part in ("first", "rest", "whole"):
+        command = [sys.executable, script, str(Path(__file__).parent), encoder, str(tmp_path), part]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    rest, whole = load_file(tmp_path / "rest.safetensors"), load_file(tmp_path / "whole.safetensors")
+    assert rest.keys() == whole.keys() and len(rest) > 10
+    assert [name for name in rest if not torch.equal(rest[name], whole[name])] == []
+
+
+def test_a_state_of_another_training_is_refused(encoders, tmp_path):
+    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=1))
+    task = task_of(16)
+    training, _, _ = run(task, spec)
+    training.save(tmp_path)
+    other, _ = prepare(task, task.splits["train"], replace(spec, recipe=Recipe(epochs=2)))
+    with pytest.raises(ModelError, match="same recipe"):
+        other.restore(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
+
+
+def test_two_trainings_in_one_process_do_not_disturb_each_other(encoders):
+    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=2, batch=8, rate=1e-3))
+    task = task_of(16)
+    alone = weights(run(task, spec)[0])
+    first, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+    second, _ = prepare(task, task.splits["train"], spec, seed=7, device="cpu", precision="fp32")
+    for _ in zip(first.reports(4), second.reports(4), strict=True):
+        torch.rand(3)
+    assert all(torch.equal(alone[name], value) for name, value in weights(first).items())
+
+
+def test_a_batch_in_parts_gives_the_gradient_of_the_whole(encoders):
+    spec = Spec(encoder=encoders(), head=Head(dropout=0.0), recipe=Recipe(epochs=1, batch=16, encoder_dropout=0.0))
+    task = task_of(16)
+    whole, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+    parts, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+    parts.parts = 3
+    for training in (whole, parts):
+        list(training.reports(1))
+    for (name, a), b in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=2e-6), name
+
+
+@pytest.mark.real
+def test_layer_wise_decay_gives_each_layer_its_rate(minilm):
+    head = Head(convolutions=Convolutions(channels=8), pooling="mean")
+    model = build(minilm, head, kind="classes", labels=("a", "b"))
+    groups = parameter_groups(model, Recipe(rate=1e-4, head_rate=1.5, layer_decay=0.5, weight_decay=0.01))
+    listed = {
+        group["name"]: (round(group["rate"], 10), group["weight_decay"], len(group["params"])) for group in groups
+    }
+    rates = {"embeddings": 1e-4 * 0.5**6, **{f"layer {i}": 1e-4 * 0.5 ** (5 - i) for i in range(6)}, "head": 1.5e-4}
+    counts = {"embeddings": (3, 2), **{f"layer {i}": (6, 10) for i in range(6)}, "head": (3, 2)}
+    expected = {}
+    for where, rate in rates.items():
+        matrices, vectors = counts[where]
+        expected[where] = (round(rate, 10), 0.01, matrices)
+        expected[f"{where}, norms and biases"] = (round(rate, 10), 0.0, vectors)
+    assert listed == expected
+
+
+@pytest.mark.parametrize("freeze", ["none", "embeddings", 1, 2, "all"])
+def test_freezing_leaves_out_what_it_says_and_its_dropout(encoders, freeze):
+    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=1, freeze=freeze))
+    training, _ = prepare(task_of(16), task_of(16).splits["train"], spec)
+    next(iter(training.reports(1)))
+    encoder = training.model.base_model
+    state = {"embeddings": encoder.embeddings, **{str(i): layer for i, layer in enumerate(layers_of(training.model))}}
+    frozen = {"none": [], "embeddings": ["embeddings"], 1: ["embeddings", "0"]}.get(freeze, ["embeddings", "0", "1"])
+    for name, module in state.items():
+        assert module.training == (name not in frozen)
+        assert all(p.requires_grad == (name not in frozen) for p in module.parameters())
+    assert all(p.requires_grad for p in encoder.pooler.parameters()), "a pooler belongs to the head"
+
+
+def test_an_encoder_cannot_freeze_layers_it_does_not_have(encoders):
+    task = task_of(16)
+    for family, freeze, fragment in (("bert", 3, "at most"), ("albert", 1, "shares one layer")):
+        spec = Spec(encoder=encoders(family), recipe=Recipe(freeze=freeze))
+        with pytest.raises(ModelError, match=fragment):
+            prepare(task, task.splits["train"], spec)
+
+
+@pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
+def test_low_rank_updates_train_little_and_merge_without_trace(encoders, head, tmp_path):
+    recipe = Recipe(epochs=6, batch=8, rate=1e-2, freeze=1, lora=Lora(rank=2))
+    training, predictor = prepare(
+        task_of(32), task_of(32).splits["train"], Spec(encoder=encoders(), head=head, recipe=recipe)
+    )
+    names = [name for name, p in training.model.named_parameters() if p.requires_grad and "lora" in name]
+    assert names and all("layer.1." in name for name in names)
+    head_names = {n.split(".")[0] for n, p in training.model.named_parameters() if p.requires_grad and "lora" not in n}
+    assert head_names <= {"head", "classifier", "bert"}
+    list(training.reports(2))
+    predictor.precision = "fp32"
+    training.model.eval()
+    texts = sentences(6, seed=4)[0]
+    before = predictor.outputs(texts)
+    training.finish()
+    assert not [name for name in training.model.state_dict() if "lora" in name]
+    assert np.abs(predictor.outputs(texts) - before).max() < 1e-5
+    from headhunt.predictor import Predictor
+
+    loaded = Predictor.load(predictor.save(tmp_path / "m"), precision="fp32")
+    assert np.abs(loaded.outputs(texts) - before).max() < 1e-5
+
+
+def test_schedules_rise_and_fall_as_named():
+    def shape(**recipe):
+        factor = schedule(Recipe(**recipe))
+        return [round(factor(done), 3) for done in (0.0, 0.05, 0.1, 0.55, 1.0)]
+
+    assert shape(schedule="cosine", warmup=0.1) == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert shape(schedule="linear", warmup=0.1) == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert shape(schedule="constant", warmup=0.1) == [0.0, 0.5, 1.0, 1.0, 1.0]
+    assert shape(schedule="slanted") == [
+        round(1 / 32, 3),
+        round(16.5 / 32, 3),
+        1.0,
+        round(16.5 / 32, 3),
+        round(1 / 32, 3),
+    ]
+    assert schedule(Recipe(schedule="cosine", warmup=0.0))(0.0) == 1.0
+
+
+def test_class_weights_make_each_class_count_alike():
+    targets = np.array([0] * 30 + [1] * 10)
+    objective = Objective.of("classes", targets, 2, Recipe(class_weights=True))
+    assert objective.weights is not None
+    counted = objective.weights.numpy() * np.bincount(targets)
+    assert counted[0] == pytest.approx(counted[1]) and counted.sum() == pytest.approx(40)
+    assert Objective.of("classes", targets, 2, Recipe()).weights is None
+
+
+@pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
+def test_a_number_of_any_scale_is_learned_and_given_as_itself(encoders, head):
+    texts, labels = sentences(64)
+    numbers = [10_000.0 + 250.0 * (label == "good") + 0.5 * i for i, label in enumerate(labels)]
+    columns = {"text": texts, "label": numbers}
+    task = Task.load({"train": columns, "test": columns}, kind="number")
+    spec = Spec(encoder=encoders(), head=head, recipe=Recipe(rate=1e-2, epochs=15, batch=8))
+    training, predictor, _ = run(task, spec)
+    training.finish()
+    found = predictor.outputs(texts)
+    assert np.corrcoef(found, numbers)[0, 1] > 0.9
+    assert abs(found.mean() - np.mean(numbers)) < 60
+
+
+class Toy(nn.Module):
+    """Logits that are linear in what enters: the worst small move is known."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        super().__init__()
+        self.enter, self.matrix = nn.Identity(), matrix
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("btf,of->bo", self.enter(x), self.matrix)
+
+
+@pytest.mark.parametrize("kind", ["number", "classes"])
+def test_smart_is_right_on_a_toy_with_a_known_answer(kind):
+    w = torch.tensor([0.3, -0.2, 0.1, 0.05], dtype=torch.float64)
+    matrix = w[None] if kind == "number" else torch.stack([w / 2, -w / 2])
+    toy, x = Toy(matrix), torch.tensor([[[0.5, 0.1, -0.3, 0.2], [0.2, 0.0, 0.4, 1.0]]], dtype=torch.float64)
+    perturbation = Perturbation(toy.enter)
+    settings = Smart(radius=0.25, sigma=1e-9, eta=1e-3, epsilon=1e-6)
+    torch.manual_seed(0)
+    still = toy(x)
+    found = smart(lambda: toy(x), still, perturbation, settings, Objective(kind).divergence).item()
+    # Both tokens move along ±w, scaled to the radius; the sign is that of the random start.
+    shrink = settings.eta / (settings.eta + settings.epsilon)
+    move = 2 * 0.25 * float(w @ w) / 0.3 * shrink
+    if kind == "number":
+        assert found == pytest.approx(move**2, rel=1e-5)
+    else:
+        z = float((still[0, 0] - still[0, 1]).item())
+        sigmoid = torch.nn.functional.sigmoid
+        answers = [float((sigmoid(torch.tensor(z + m)) - sigmoid(torch.tensor(z))) * m) for m in (move, -move)]
+        assert min(abs(found - answer) for answer in answers) < 1e-5
+    assert perturbation.delta is None
+
+
+@pytest.mark.parametrize(
+    "head", [Head(pooling="mean"), Head(pooling="mean", siamese="difference")], ids=["cross", "siamese"]
+)
+def test_smart_costs_nothing_when_off_and_two_more_passes_when_on(encoders, head):
+    for recipe, passes in ((Recipe(epochs=1, batch=8), 1), (Recipe(epochs=1, batch=8, smart=Smart()), 3)):
+        task = task_of(16, pair=True)
+        spec = Spec(encoder=encoders(), head=head, recipe=recipe)
+        training, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+        calls = []
+        training.model.encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        list(training.reports(1))
+        assert len(calls) == passes * training.steps
+        assert not training.model.encoder.embeddings._forward_hooks, "the hook is gone when training is over"
+
+
+@pytest.mark.parametrize("siamese", [None, "difference"], ids=["cross", "siamese"])
+def test_smart_moves_both_texts_of_a_pair_and_pulls_answers_together(encoders, siamese):
+    """A model regularised hard must answer more evenly than one that is not."""
+    task = task_of(32, pair=True)
+    spread = {}
+    for name, settings in (("off", None), ("on", Smart(weight=100.0))):
+        recipe = Recipe(epochs=8, batch=8, rate=3e-3, freeze="embeddings", smart=settings)
+        spec = Spec(encoder=encoders(), head=Head(pooling="mean", siamese=siamese, dropout=0.0), recipe=recipe)
+        _, predictor, reports = run(task, spec)
+        assert all(math.isfinite(report.loss) for report in reports)
+        train = task.splits["train"]
+        spread[name] = predictor.outputs(train.texts(), train.texts_b())[:, 0].std()
+    assert spread["on"] < 0.7 * spread["off"]
