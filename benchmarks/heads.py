@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from measure import encoder_folder, finish, options
 
 from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
-from headhunt.spec import Recipe, Smart, Spec
+from headhunt.spec import Recipe, Spec
 
 TASKS = ("sst2", "trec6", "mrpc", "cr")
 PAIRS = ("mrpc",)
@@ -26,7 +27,8 @@ PLAIN = {
     "plain, rate 5e-5": (Head(), Recipe(rate=5e-5)),
     "plain, rate 1e-4": (Head(), Recipe(rate=1e-4)),
 }
-TUNED = Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95)
+# One recipe for all others, found on the validation rows of sst2: the lowest third of the layers stays as it is.
+TUNED = Recipe(rate=1e-4, head_rate=5.0, freeze=2, layer_decay=0.95)
 ONE_TEXT = {
     "mean": (Head(pooling="mean"), TUNED),
     "max": (Head(pooling="max"), TUNED),
@@ -37,23 +39,18 @@ ONE_TEXT = {
     "conv + mean": (Head(convolutions=Convolutions(channels=192), pooling="mean"), TUNED),
     "block + attention": (Head(blocks=Blocks(heads=8), pooling="attention"), TUNED),
     "mean + MLP": (Head(pooling="mean", mlp=Mlp(width=192)), TUNED),
-    "attention, SMART": (
-        Head(pooling="attention"),
-        Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95, smart=Smart(weight=2.0)),
-    ),
+    "attention, lower half frozen": (Head(pooling="attention"), replace(TUNED, freeze=3)),
 }
-LOWER_HALF = Recipe(rate=1e-4, head_rate=5.0, freeze=3)
+LOWER_HALF = replace(TUNED, freeze=3)
 PAIR = {
     "cross, mean": (Head(pooling="mean"), TUNED),
     "cross, mean+max": (Head(pooling="mean_max"), TUNED),
-    "cross, conv + mean": (Head(convolutions=Convolutions(channels=192), pooling="mean"), TUNED),
     "cross, attention": (Head(pooling="attention"), TUNED),
     "siamese |u-v|, mean": (Head(pooling="mean", siamese="difference"), TUNED),
     "siamese [u;v;|u-v|;u*v], mean": (Head(pooling="mean", siamese="concat"), TUNED),
     "siamese cosine, mean": (Head(pooling="mean", siamese="cosine"), TUNED),
     "siamese |u-v|, mean+max, lower half frozen": (Head(pooling="mean_max", siamese="difference"), LOWER_HALF),
     "siamese cosine, mean, lower half frozen": (Head(pooling="mean", siamese="cosine"), LOWER_HALF),
-    "siamese |u-v|, max, lower half frozen": (Head(pooling="max", siamese="difference"), LOWER_HALF),
 }
 
 
@@ -72,7 +69,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     task = Task.load(Path(job["data"]) / job["task"], limit=job["rows"], seed=0)
     head, recipe = candidates(job["task"])[job["head"]]
     if job["epochs"]:
-        recipe = Recipe(**{**recipe.__dict__, "epochs": job["epochs"]})
+        recipe = replace(recipe, epochs=job["epochs"])
     spec = Spec(encoder=job["encoder"], head=head, recipe=recipe)
     training, predictor = api.prepare(task, task.splits["train"], spec, seed=job["seed"])
     started = time.perf_counter()

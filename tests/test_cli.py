@@ -36,7 +36,7 @@ class Done(NamedTuple):
 def run(*words: object, stdin: bytes = b"") -> Done:
     """Runs `headhunt WORDS` in this process."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    source = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    source = io.TextIOWrapper(io.BytesIO(stdin), "ascii", "surrogateescape")  # as where no language is set
     with (
         mock.patch.object(sys, "argv", ["headhunt", *map(str, words)]),
         mock.patch.object(sys, "stdin", source),

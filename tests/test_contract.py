@@ -118,7 +118,7 @@ def test_padding_changes_nothing(encoders, case, extra):
 LOAD = """
 import json, sys, numpy as np, torch, importlib.util
 assert importlib.util.find_spec("headhunt") is None
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, pipeline
 for case in json.load(open(sys.argv[1])):
     folder = case["folder"]
     inputs = {name: torch.tensor(x) for name, x in case["inputs"].items()}
@@ -126,21 +126,27 @@ for case in json.load(open(sys.argv[1])):
     with torch.no_grad():
         np.save(folder + "/logits.npy", model(**inputs).logits.numpy())
     assert list(model.config.id2label.values()) == ["bad", "good"], model.config.id2label
+    classify = pipeline("text-classification", folder, trust_remote_code=not case["native"], device="cpu")
+    text = {"text": "a good film", "text_pair": "it was bad"} if case["pair"] else "a good film"
+    answer = classify(text)
+    json.dump(answer[0] if isinstance(answer, list) else answer, open(folder + "/answer.json", "w"))
 """
 
 
 def test_a_saved_folder_gives_the_same_logits_without_headhunt(encoders, tmp_path, outside):
-    expected, work = {}, []
+    expected, answers, work = {}, {}, []
     for case, (head, pair) in CASES.items():
         model, batch, tokenizer = make(encoders(), case)
         folder = tmp_path / case
         spec = Spec(encoder=encoders(), head=head)
-        Predictor(model, tokenizer, kind="classes", labels=LABELS, pair=pair, spec=spec).save(folder)
+        predictor = Predictor(model, tokenizer, kind="classes", labels=LABELS, pair=pair, spec=spec, precision="fp32")
+        predictor.save(folder)
+        answers[case] = predictor.predict("a good film", "it was bad" if pair else None)[0]
         assert (folder / "model.py").exists() != head.plain, "a plain head carries no code, any other its own"
         with torch.no_grad():
             expected[case] = model(**batch).logits.numpy()
         inputs = {name: x.tolist() for name, x in batch.items()}
-        work.append({"folder": str(folder), "inputs": inputs, "native": head.plain})
+        work.append({"folder": str(folder), "inputs": inputs, "native": head.plain, "pair": pair})
     (tmp_path / "work.json").write_text(json.dumps(work))
     (tmp_path / "load.py").write_text(LOAD)
     command = [outside["OUTSIDE_PYTHON"], str(tmp_path / "load.py"), str(tmp_path / "work.json")]
@@ -148,6 +154,9 @@ def test_a_saved_folder_gives_the_same_logits_without_headhunt(encoders, tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
     for case, logits in expected.items():
         assert np.abs(np.load(tmp_path / case / "logits.npy") - logits).max() < 1e-5, case
+        answer = json.loads((tmp_path / case / "answer.json").read_text())
+        assert answer["label"] == answers[case].label, case
+        assert answer["score"] == pytest.approx(answers[case].probability, abs=1e-5), case
 
 
 @pytest.mark.slow

@@ -276,7 +276,8 @@ def test_smart_is_right_on_a_toy_with_a_known_answer(kind):
     found = smart(lambda: toy(x), still, perturbation, settings, Objective(kind).divergence).item()
     # Both tokens move along ±w, scaled to the radius; the sign is that of the random start.
     shrink = settings.eta / (settings.eta + settings.epsilon)
-    move = 2 * 0.25 * float(w @ w) / 0.3 * shrink
+    size = 0.25 * float(x.square().mean().sqrt())
+    move = 2 * size * float(w @ w) / 0.3 * shrink
     if kind == "number":
         assert found == pytest.approx(move**2, rel=1e-5)
     else:

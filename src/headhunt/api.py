@@ -17,7 +17,7 @@ from headhunt.device import pick_device
 from headhunt.errors import ModelError
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import build, load_tokenizer, longest_input
-from headhunt.predictor import Predictor, check_vocabulary
+from headhunt.predictor import Predictor
 from headhunt.spec import Spec, plain
 from headhunt.tokens import Frame, tokenise
 from headhunt.training.loop import Report, Training
@@ -98,7 +98,6 @@ def prepare(
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
     tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
-    check_vocabulary(tokenizer)
     model = build(
         spec.encoder,
         spec.head,

@@ -7,10 +7,17 @@ from typing import Any
 
 import torch
 
+from headhunt.errors import ModelError
+
 
 def pick_device(name: str | None = None) -> torch.device:
     """The named device, or the fastest there is: CUDA, Apple's MPS, else the CPU."""
     if name:
+        try:
+            torch.empty(0, device=name)  # a device that is spelt right may still not be there
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(f"The device must be cuda, mps or cpu, and there; {name!r} is not: {reason}") from None
         return torch.device(name)
     if torch.cuda.is_available():
         return torch.device("cuda")

@@ -167,8 +167,9 @@ class Predictor:
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder that has it is whole
         with quiet():
             self.model.save_pretrained(folder)
-            # What the file says is what other tools do with it: cut at our length, and never split "[SEP]" specially.
+            # What the file says is what other tools do: cut at our length, and take a "[SEP]" in a text for text.
             self.tokenizer.model_max_length = self.recipe.max_length
+            self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
         card = {
             "schema": SCHEMA,
@@ -199,7 +200,6 @@ class Predictor:
             with quiet():
                 model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
             tokenizer = load_tokenizer(str(folder))
-            check_vocabulary(tokenizer)
             spec = Spec.from_dict(spec) if spec else None
         except Exception as error:  # what a damaged file makes transformers raise can be anything
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
@@ -215,13 +215,3 @@ def _read_card(path: Path) -> dict[str, Any]:
         if name not in card:
             raise ModelError(f"{path.name} must hold {name!r}")
     return card
-
-
-def check_vocabulary(tokenizer: Any) -> None:
-    """Refuses a tokenizer without words, which is what transformers makes where its files are missing.
-
-    Raises:
-        ModelError: If it knows special tokens only.
-    """
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ModelError("The tokenizer has no vocabulary: its files are missing.")

@@ -38,8 +38,8 @@ class Smart:
 
     weight: float = 5.0
     """λ, what the regulariser counts beside the loss; above 0, up to 100."""
-    radius: float = 1.0
-    """The largest change of any feature of a token (ℓ∞); the reference implementations use 1."""
+    radius: float = 0.2
+    """The largest change of any feature of a token (ℓ∞), as a share of the root mean square of what is moved."""
     sigma: float = 1e-5
     """Standard deviation of the random start."""
     eta: float = 1e-3
@@ -100,7 +100,7 @@ class Recipe:
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
     max_length: int = 128
-    """Tokens kept of a text, special ones included, or as many as the encoder takes; a siamese head counts each text."""
+    """Tokens kept of a text (a siamese head: of each), special ones included; fewer where the encoder takes fewer."""
     truncation: Literal["end", "middle"] = "end"
     """Where a longer text is cut."""
     swap_pairs: bool = False
@@ -122,7 +122,7 @@ class Recipe:
         dropout = self.encoder_dropout
         require(dropout is None or 0 <= dropout <= 0.9, f"encoder_dropout must be 0 to 0.9; found {dropout}.")
         require(0 <= self.label_smoothing <= 0.5, f"label_smoothing must be 0 to 0.5; found {self.label_smoothing}.")
-        require(4 <= self.max_length <= 32768, f"max_length must be 4 to 32768; found {self.max_length}.")
+        require(8 <= self.max_length <= 32768, f"max_length must be 8 to 32768; found {self.max_length}.")
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
 
 

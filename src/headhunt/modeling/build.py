@@ -56,8 +56,10 @@ def explained(encoder: str) -> Iterator[None]:
     """Turns what transformers raises when an encoder is not there into one sentence the user can act on."""
     try:
         yield
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except ModelError:
+        raise
+    except Exception as error:  # broken files raise whatever the library that reads them likes to
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
             f"{encoder!r} cannot be loaded ({reason}). Check the name, the folder, and the network."
@@ -68,6 +70,8 @@ def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:
     """The encoder's tokenizer, with truncation and padding that its file may carry switched off."""
     with quiet(), explained(encoder):
         tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes where the files are missing
+        raise ModelError(f"{encoder!r} has no tokenizer: its files are missing, or hold no words.")
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()

@@ -136,7 +136,8 @@ def smart(
         (gradient,) = torch.autograd.grad(divergence(logits(), still.detach()), start)
         uphill = gradient / (_largest(gradient) + torch.finfo(torch.float32).tiny)
         step = settings.sigma * noise + settings.eta * uphill
-        perturbation.delta = settings.radius * step / (_largest(step) + settings.epsilon)
+        size = settings.radius * entered.float().square().mean().sqrt()
+        perturbation.delta = size * step / (_largest(step) + settings.epsilon)
         return divergence(logits(), still)
     finally:
         perturbation.delta = None

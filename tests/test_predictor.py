@@ -1,0 +1,192 @@
+"""What is saved answers as what was trained: loaded again, in any order, and by transformers alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, sentences
+
+from headhunt.errors import ModelError
+from headhunt.modeling.architecture import Convolutions, Head, Mlp
+from headhunt.modeling.build import build, load_tokenizer
+from headhunt.predictor import Predictor
+from headhunt.spec import Recipe, Spec
+from headhunt.tokens import Frame
+
+LABELS = {"classes": ("bad", "good", "so so"), "labels": ("cat", "dog"), "number": ()}
+CUSTOM = Head(convolutions=Convolutions(channels=8), pooling="attention", mlp=Mlp(width=8))
+SIAMESE = Head(pooling="mean", siamese="concat")
+RECIPE = Recipe(max_length=24, truncation="middle")
+# name: head, kind, whether it takes pairs
+CASES = {
+    "plain": (Head(), "classes", False),
+    "plain-pair": (Head(), "classes", True),
+    "custom": (CUSTOM, "classes", False),
+    "custom-pair": (CUSTOM, "classes", True),
+    "siamese": (SIAMESE, "classes", True),
+    "labels": (Head(), "labels", False),
+    "number": (CUSTOM, "number", False),
+}
+EVERY = pytest.mark.parametrize("case", CASES)
+TEXTS = [*sentences(20, seed=1)[0], "good [SEP] bad", "the movie was very very very good"]
+OTHERS = [*sentences(20, seed=2)[0], "not [CLS] it", "a"]
+
+
+@pytest.fixture(scope="module")
+def made(encoders):
+    """A predictor by case, with weights large enough to make its answers differ."""
+    kept: dict[str, Predictor] = {}
+
+    def get(case: str) -> Predictor:
+        if case not in kept:
+            head, kind, pair = CASES[case]
+            tokenizer = load_tokenizer(encoders())
+            separators = Frame.of(tokenizer, pair=True).between
+            model = build(encoders(), head, kind=kind, labels=LABELS[kind], separators=separators, seed=1)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.2)
+            spec = Spec(encoder=encoders(), head=head, recipe=RECIPE)
+            options = {"kind": kind, "labels": LABELS[kind], "pair": pair, "spec": spec, "precision": "fp32"}
+            kept[case] = Predictor(model, tokenizer, **options, facts={"seed": 3})
+        return kept[case]
+
+    return get
+
+
+def ask(predictor: Predictor, texts=TEXTS, others=OTHERS) -> np.ndarray:
+    return predictor.outputs(texts, others if predictor.pair else None)
+
+
+@EVERY
+def test_what_is_loaded_answers_as_what_was_saved(made, case, tmp_path):
+    saved = made(case)
+    loaded = Predictor.load(saved.save(tmp_path / "model"), precision="fp32")
+    np.testing.assert_allclose(ask(loaded), ask(saved), atol=1e-6)
+    assert np.ptp(ask(saved), axis=0).min() > 0.01, "a model that says the same of everything proves nothing"
+    for name in ("kind", "labels", "pair", "spec", "recipe", "facts"):
+        assert getattr(loaded, name) == getattr(saved, name), name
+    again = Predictor.load(loaded.save(tmp_path / "again"), precision="fp32")
+    np.testing.assert_allclose(ask(again), ask(saved), atol=1e-6)
+
+
+def test_length_and_truncation_are_kept_where_the_spec_is_not_known(made, tmp_path):
+    known = made("plain")
+    options = {"kind": "classes", "labels": known.labels, "pair": False, "recipe": RECIPE, "precision": "fp32"}
+    saved = Predictor(known.model, known.tokenizer, **options)
+    loaded = Predictor.load(saved.save(tmp_path / "model"), precision="fp32")
+    assert loaded.recipe == RECIPE and loaded.spec is None
+    long = [" ".join(WORDS * 3), " ".join(WORDS[::-1] * 3)]
+    assert loaded.tokenise(long).lengths.tolist() == [24, 24]
+    np.testing.assert_allclose(loaded.outputs(long), saved.outputs(long), atol=1e-6)
+
+
+@EVERY
+def test_the_order_of_many_texts_of_uneven_length_is_kept(made, case, monkeypatch):
+    predictor = made(case)
+    monkeypatch.setattr("headhunt.predictor.WINDOW", 50)
+    rng = np.random.default_rng(0)
+    texts, others = ([" ".join(rng.choice(WORDS, rng.integers(1, 40))) for _ in range(130)] for _ in range(2))
+    done: list[int] = []
+    found = predictor.outputs(texts, others if predictor.pair else None, batch=16, progress=done.append)
+    assert sum(done) == 130 == len(found)
+    for i in (0, 1, 49, 50, 77, 129):
+        alone = ask(predictor, [texts[i]], [others[i]])
+        np.testing.assert_allclose(found[i], alone[0], atol=1e-5)
+
+
+def test_answers_in_words(made):
+    classes = made("plain")
+    row = classes.predict(TEXTS[0])[0]
+    assert row.label == max(row.probabilities, key=row.probabilities.get) and tuple(row.probabilities) == classes.labels
+    assert row.probability == row.probabilities[row.label] and sum(row.probabilities.values()) == pytest.approx(1)
+    labels = made("labels")
+    both, one, none = (labels.prediction(np.array(p)) for p in ((0.9, 0.6), (0.2, 0.5), (0.1, 0.2)))
+    assert (both.label, both.probability) == (["cat", "dog"], 0.6)
+    assert (one.label, one.probability) == (["dog"], 0.5) and (none.label, none.probability) == ([], None)
+    number = made("number").predict([TEXTS[0]])[0]
+    assert isinstance(number.label, float) and number.probability is None and number.probabilities == {}
+
+
+@EVERY
+def test_no_texts_give_no_answers(made, case):
+    predictor = made(case)
+    empty = ask(predictor, [], [])
+    assert empty.shape == ((0,) if predictor.kind == "number" else (0, len(predictor.labels)))
+    assert predictor.predict([], [] if predictor.pair else None) == []
+
+
+def test_the_wrong_number_of_texts_is_refused(made):
+    with pytest.raises(ModelError, match="one text for each answer; found two"):
+        made("plain").predict(["a"], ["b"])
+    with pytest.raises(ModelError, match="two texts for each answer; found one"):
+        made("plain-pair").predict(["a"])
+    with pytest.raises(ModelError, match="found 2 and 1"):
+        made("plain-pair").predict(["a", "b"], ["c"])
+    with pytest.raises(ModelError, match="list of texts"):
+        made("plain").outputs("one string")
+
+
+def test_folders_that_are_not_ours_are_refused(made, encoders, tmp_path):
+    for folder in (tmp_path / "nothing", tmp_path, encoders()):
+        with pytest.raises(ModelError, match=r"Headhunt saved.*headhunt\.json"):
+            Predictor.load(folder)
+    folder = made("plain").save(tmp_path / "model")
+    card = json.loads((folder / "headhunt.json").read_text())
+    for wrong in ({**card, "schema": 2}, {**card, "recipe": {"rat": 1}}, {**card, "spec": {"hed": {}}}, [card]):
+        (folder / "headhunt.json").write_text(json.dumps(wrong))
+        with pytest.raises(ModelError, match=r"cannot be loaded.*Save the model again"):
+            Predictor.load(folder)
+
+
+def test_a_save_that_breaks_off_does_not_look_finished(made, tmp_path, monkeypatch):
+    predictor = made("plain")
+    folder = predictor.save(tmp_path / "model")
+    Predictor.load(folder)
+    monkeypatch.setattr(type(predictor.tokenizer), "save_pretrained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predictor.save(folder)
+    with pytest.raises(ModelError, match=r"no headhunt\.json"):
+        Predictor.load(folder)
+
+
+def test_it_says_what_it_is(made):
+    assert repr(made("plain-pair")).startswith("Predictor(two texts → 3 classes, 0.0 M")
+    assert "one text → a number" in repr(made("number"))
+
+
+PIPELINE = """
+import importlib.util, json, sys
+from transformers import pipeline
+assert importlib.util.find_spec("headhunt") is None
+answers = {}
+for case in json.load(open(sys.argv[1])):
+    pipe = pipeline("text-classification", model=case["folder"], trust_remote_code=case["code"], device="cpu")
+    answers[case["name"]] = [pipe(row, top_k=None) for row in case["rows"]]
+json.dump(answers, open(sys.argv[2], "w"))
+"""
+
+
+def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(made, tmp_path, outside):
+    work = []
+    for case, (head, _, pair) in CASES.items():
+        rows = [{"text": a, "text_pair": b} if pair else a for a, b in zip(TEXTS, OTHERS, strict=True)]
+        folder = made(case).save(tmp_path / case)
+        work.append({"name": case, "folder": str(folder), "code": not head.plain, "rows": rows})
+    (tmp_path / "work.json").write_text(json.dumps(work))
+    (tmp_path / "run.py").write_text(PIPELINE)
+    words = [str(tmp_path / name) for name in ("run.py", "work.json", "answers.json")]
+    done = subprocess.run(
+        [outside["OUTSIDE_PYTHON"], *words], env=outside, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    for case, (_, kind, _) in CASES.items():
+        names = LABELS[kind] or ("score",)
+        scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
+        found = np.array([[row[name] for name in names] for row in scores])
+        np.testing.assert_allclose(found, ask(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
