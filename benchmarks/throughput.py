@@ -19,7 +19,7 @@ from measure import encoder_folder, finish, options
 from headhunt import api
 from headhunt.data import Task
 from headhunt.device import autocast, pick_device
-from headhunt.predictor import BATCH, Predictor
+from headhunt.predictor import BATCH
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import by_length, shuffled_by_length
 
@@ -94,9 +94,8 @@ def trainer_epoch(task: Task, encoder: str, folder: str) -> Callable[[], object]
     return lambda: trainer.train()
 
 
-def prediction(encoder: str, texts: list[str]) -> tuple[Callable[[], object], Callable[[], object]]:
+def prediction(task: Task, encoder: str, texts: list[str]) -> tuple[Callable[[], object], Callable[[], object]]:
     """Ours, and a bare loop over the same texts with the same tokenizer, batch size, order by length and precision."""
-    task = Task.load({"text": ["good"] * 8 + ["bad"] * 8, "label": ["g"] * 8 + ["b"] * 8}, test_share=0.25)
     _, predictor = api.prepare(task, task.splits["train"], Spec(encoder=encoder, recipe=RECIPE))
 
     def bare() -> np.ndarray:
@@ -112,7 +111,6 @@ def prediction(encoder: str, texts: list[str]) -> tuple[Callable[[], object], Ca
                 out[rows] = logits.float().softmax(-1).numpy()
         return out
 
-    assert isinstance(predictor, Predictor)
     return lambda: predictor.outputs(texts), bare
 
 
@@ -125,7 +123,7 @@ def main() -> None:
     task = Task.load(args.data / "sst2", limit=rows, seed=0)
     texts = Task.load(args.data / "sst2", seed=0).splits["train"].texts(0, count)
     with tempfile.TemporaryDirectory() as folder:
-        predict, bare_predict = prediction(encoder, texts)
+        predict, bare_predict = prediction(task, encoder, texts)
         runs = {
             "headhunt": headhunt_epoch(task, encoder),
             "bare": bare_epoch(task, encoder),

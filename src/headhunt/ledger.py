@@ -7,8 +7,8 @@ Records, each one line of JSON with `schema`, `kind` and `at` (seconds since 197
 
     run     space, task, settings, seed, versions; the first line, once
     trial   trial, spec, hash, params, origin, bracket
-    start   trial, rung, worker, attempt
-    result  trial, rung, outcome, score, seconds, examples, extra
+    start   trial, rung, attempt
+    result  trial, rung, outcome, score, seconds, examples, extra (which worker, what message, what else was measured)
     note    event, and anything else
     end     reason
 """

@@ -122,7 +122,7 @@ class Space:
     def draw(self, seed: int, *, encoder: str | None = None, pair: bool = True) -> Spec:
         """Draws a candidate at random."""
         rng = random.Random(seed)
-        return self.sample(lambda path, leaf: _random(leaf, rng), encoder=encoder, pair=pair)
+        return self.sample(lambda path, leaf: draw_leaf(leaf, rng), encoder=encoder, pair=pair)
 
     def size(self) -> int:
         """How many architectures there are: heads and what of the encoder is frozen; no rates, no other numbers."""
@@ -271,7 +271,8 @@ def _draw(tree: dict[str, Any], suggest: Suggest, path: str) -> dict[str, Any]:
     return drawn
 
 
-def _random(leaf: Leaf, rng: random.Random) -> Any:
+def draw_leaf(leaf: Leaf, rng: random.Random) -> Any:
+    """A value of a leaf at random."""
     if isinstance(leaf, Choice):
         return rng.choice(leaf.options)
     if isinstance(leaf, Int):
