@@ -18,12 +18,10 @@ from headhunt.errors import ModelError
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import build, load_tokenizer, longest_input
 from headhunt.predictor import Predictor
-from headhunt.spec import Spec, plain
+from headhunt.spec import DEFAULT_ENCODER, Spec, plain
 from headhunt.tokens import Frame, tokenise
 from headhunt.training.loop import Report, Training
 from headhunt.training.objectives import Objective
-
-DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def fit(

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from headhunt.errors import HeadhuntError
+from headhunt.spec import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from headhunt.evaluation import Evaluation
@@ -87,7 +88,7 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")],
     encoder: Annotated[
-        str | None, typer.Option(help="Hugging Face name or folder.  [default: all-MiniLM-L6-v2]")
+        str | None, typer.Option(help="Hugging Face name or folder.  [default: the spec's, or all-MiniLM-L6-v2]")
     ] = None,
     spec: Annotated[
         Path | None, typer.Option(help="JSON file with the candidate; the plain head unless given.")
@@ -222,7 +223,7 @@ def space(
     name: Annotated[str, typer.Argument(help="paper, default, or a TOML or JSON file.")],
     sample: Annotated[int, typer.Option(help="Draw this many candidates, one JSON a line; fit --spec takes each.")] = 0,
     seed: Annotated[int, typer.Option(help="For the draw.")] = 0,
-    encoder: Annotated[str, typer.Option(help="Encoder of the candidates drawn.")] = "all-MiniLM-L6-v2",
+    encoder: Annotated[str, typer.Option(help="Encoder of the candidates drawn.")] = DEFAULT_ENCODER,
     layers: Annotated[int, typer.Option(help="The encoder's layers: what may be frozen follows from it.")] = 6,
     pair: Annotated[bool, typer.Option("--pair", help="Draw for a task with two texts.")] = False,
     json_: Json = False,

@@ -114,9 +114,6 @@ class Space:
         if not pair:
             data.get("head", {}).pop("siamese", None)
             data.get("recipe", {}).pop("swap_pairs", None)
-        if data.get("head", {}).get("siamese"):
-            # A comparison treats the texts alike or learns to; their order is for cross pairs.
-            data.get("recipe", {}).pop("swap_pairs", None)
         return Spec.from_dict(data)
 
     def draw(self, seed: int, *, encoder: str | None = None, pair: bool = True) -> Spec:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import SCHEMA, Head, from_dict, one_of, require
+from headhunt.modeling.architecture import SCHEMA, SYMMETRIC, Head, from_dict, one_of, require
 
+DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 SCHEDULES = {
     "cosine": "half a cosine down to zero",
     "linear": "a straight line down to zero",
@@ -147,8 +148,12 @@ class Spec:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
             recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None)
+        if recipe.lora is not None and recipe.freeze == "none":
+            recipe = replace(recipe, freeze="embeddings")  # low-rank updates leave the embeddings as they are
         if recipe.schedule == "slanted":
             recipe = replace(recipe, warmup=0.1)  # its rise is part of it
+        if self.head.siamese in SYMMETRIC:
+            recipe = replace(recipe, swap_pairs=False)
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,7 +204,8 @@ class Spec:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise SpecError(f"{path} must hold one JSON object; it is not JSON ({error}).") from None
+            hint = " Keep one line of it." if "Extra data" in str(error) else ""
+            raise SpecError(f"{path} must hold one JSON object; it is not JSON ({error}).{hint}") from None
         if isinstance(data, dict) and encoder:
             data["encoder"] = encoder
         return cls.from_dict(data)

@@ -29,6 +29,7 @@ COMPARISONS = {
     "concat": "[u; v; |u - v|; u * v]",
     "cosine": "the cosine of u and v, one number",
 }
+SYMMETRIC = ("difference", "dot", "cosine")  # the same whichever text comes first
 
 
 def require(holds: bool, message: str) -> None:

@@ -27,7 +27,8 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
     elif recipe.freeze == "embeddings":
         frozen = embeddings
     elif recipe.freeze == "all":
-        frozen = [*embeddings, *layers, *_norms_after_layers(model)]
+        # Whatever else a family has in its encoder is frozen too; only a pooler belongs to the head.
+        frozen = [module for name, module in model.base_model.named_children() if name != "pooler"]
     else:
         depth = model.base_model.config.num_hidden_layers
         if recipe.freeze > depth:
@@ -41,11 +42,6 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
     for module in frozen:
         module.requires_grad_(False)
     return frozen
-
-
-def _norms_after_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The encoder's closing norm, where it has one (ModernBERT's `final_norm`); a pooler belongs to the head."""
-    return [module for name, module in model.base_model.named_children() if "norm" in name]
 
 
 class LowRank:
