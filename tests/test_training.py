@@ -93,7 +93,7 @@ if part != "first":
 def RESUMED(encoder: str) -> Spec:  # noqa: N802
     """A recipe with everything in it that is left to chance."""
     recipe = Recipe(epochs=3, batch=4, rate=1e-3, freeze="embeddings", swap_pairs=True, smart=Smart(weight=1.0))
-    return Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe)
+    return Spec(encoder=encoder, head=Head(pooling="attention", siamese="cosine"), recipe=recipe)
 
 
 @pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=[pytest.mark.real, pytest.mark.slow])])
@@ -316,3 +316,24 @@ def test_smart_moves_both_texts_of_a_pair_and_pulls_answers_together(encoders, s
         train = task.splits["train"]
         spread[name] = predictor.outputs(train.texts(), train.texts_b())[:, 0].std()
     assert spread["on"] < 0.7 * spread["off"]
+
+
+@pytest.mark.parametrize("majority", ["same", "other"])
+def test_a_lone_similarity_takes_its_sign_from_the_data(encoders, majority):
+    """Pairs of equal texts against pairs of unlike ones: whichever class is larger, alike must mean alike."""
+    texts = sentences(40, seed=5)[0]
+    most, least = (30, 10) if majority == "same" else (10, 30)
+    same = [(text, text, "same") for text in texts[:most]]
+    other = [(text, texts[(i + 7) % 40], "other") for i, text in enumerate(texts[:least])]
+    columns = dict(zip(("text", "text_b", "label"), map(list, zip(*same, *other, strict=True)), strict=True))
+    task = Task.load({"train": columns, "test": columns})
+    for seed in range(3):
+        recipe = Recipe(epochs=1, batch=8, rate=1e-4, head_rate=10.0, warmup=0.0)
+        training, _, _ = run(
+            task, Spec(encoder=encoders(), head=Head(pooling="mean", siamese="cosine"), recipe=recipe), seed=seed
+        )
+        training.finish()
+        output = training.model.head.output.weight[:, 0]
+        same_class = task.labels.index("same")
+        assert bool(training.model.head.compare.fitted)
+        assert output[same_class] > output[1 - same_class]

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from .architecture import Blocks, Convolutions, Head, Mlp
 
-# What a cosine or dot product is multiplied by, so that one narrow feature can move the output as fast as a wide one.
+# What a standardised cosine or dot product is multiplied by, so that one feature can move the output as fast as many.
 SIMILARITY_SCALE = 16.0
 
 
@@ -225,14 +225,41 @@ class Difference(Comparison):
         return (u - v).abs()
 
 
-class Dot(Comparison):
-    """u · v, scaled by the square root of the width as in attention."""
+class Similarity(Comparison):
+    """One number, counted from its mean over the first training batch in units of its spread there.
+
+    Which classes are the similar ones is for the data to say. Uncentred, the number would first serve as a bias, its
+    weight would take the sign of the larger class, and the encoder would learn to turn similarity round.
+    """
+
+    center: Tensor
+    spread: Tensor
+    fitted: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__(1)
+        self.register_buffer("center", torch.zeros(()))
+        self.register_buffer("spread", torch.ones(()))
+        self.register_buffer("fitted", torch.tensor(False))
+
+    def measure(self, u: Tensor, v: Tensor) -> Tensor:
+        """How alike two vectors are (batch,)."""
+        raise NotImplementedError
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return SIMILARITY_SCALE * (u * v).sum(-1, keepdim=True) * u.shape[-1] ** -0.5
+        alike = self.measure(u, v).float()
+        if self.training and not self.fitted:
+            self.center.copy_(alike.detach().mean())
+            self.spread.copy_(alike.detach().std(correction=0).clamp(min=1e-3 + 0.05 * self.center.abs()))
+            self.fitted.fill_(True)
+        return (SIMILARITY_SCALE * (alike - self.center) / self.spread).unsqueeze(-1)
+
+
+class Dot(Similarity):
+    """u · v."""
+
+    def measure(self, u: Tensor, v: Tensor) -> Tensor:
+        return (u * v).sum(-1)
 
 
 class Concat(Comparison):
@@ -245,14 +272,11 @@ class Concat(Comparison):
         return torch.cat([u, v, (u - v).abs(), u * v], -1)
 
 
-class Cosine(Comparison):
+class Cosine(Similarity):
     """The cosine of u and v."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(1)
-
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return SIMILARITY_SCALE * functional.cosine_similarity(u, v).unsqueeze(-1)
+    def measure(self, u: Tensor, v: Tensor) -> Tensor:
+        return functional.cosine_similarity(u, v)
 
 
 COMPARISONS: dict[str, type[Comparison]] = {
@@ -295,7 +319,8 @@ class HeadModule(nn.Module):
         self.dropout = nn.Dropout(head.dropout)
         self.mlp, width = _mlp(width, head.mlp, head.dropout)
         self.output = nn.Linear(width, outputs)
-        nn.init.normal_(self.output.weight, std=0.02)
+        # A lone similarity starts almost unused: its sign must come from the data, not from chance.
+        nn.init.normal_(self.output.weight, std=1e-3 if width == 1 else 0.02)
         nn.init.zeros_(self.output.bias)
 
     @property

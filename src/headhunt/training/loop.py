@@ -179,6 +179,8 @@ class Training:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {}
+        for name, value in self._buffers().items():
+            tensors[f"buffer/{name}"] = value.contiguous()
         for name, parameter in self._trained_by_name().items():
             tensors[f"weight/{name}"] = parameter.detach().contiguous()
             for moment, value in self.optimiser.state.get(parameter, {}).items():
@@ -208,6 +210,8 @@ class Training:
             raise ModelError(f"{path} must be a training of the same recipe, seed and rows; it is one of another.")
         tensors = load_file(path)
         with torch.no_grad():
+            for name, value in self._buffers().items():
+                value.copy_(tensors[f"buffer/{name}"])
             for name, parameter in self._trained_by_name().items():
                 parameter.copy_(tensors[f"weight/{name}"])
                 moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in tensors]
@@ -218,6 +222,11 @@ class Training:
 
     def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """What a head has learned other than by gradients."""
+        parameters = dict(self.model.named_parameters())
+        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def _identity(self) -> list[Any]:
         return [repr(self.recipe), self.seed, len(self.tokens), int(self.tokens.ids.sum(dtype=np.int64))]
