@@ -151,12 +151,12 @@ class Virtual:
         self.workers = workers
         self.now = 0.0
         self.busy = 0.0
-        self.turns: list[tuple[float, int]] = []  # driver seconds and requests of each turn
+        self.turns: list[tuple[float, float, int]] = []  # driver seconds, those on the processor, requests of each turn
         self._evaluate = evaluate
         self._new: list[Request] = []
         self._under_way: list[tuple[float, int, Request, Outcome]] = []
         self._count = 0
-        self._since = time.perf_counter()
+        self._since, self._since_cpu = time.perf_counter(), time.process_time()
 
     def submit(self, request: Request) -> None:
         """Hands a request to a free worker."""
@@ -165,7 +165,7 @@ class Virtual:
     def wait(self, timeout: float | None = None) -> list[tuple[Request, Outcome]]:
         """Moves the clock to the next end, and gives all that had ended while the driver was thinking."""
         spent = time.perf_counter() - self._since
-        self.turns.append((spent, len(self._new)))
+        self.turns.append((spent, time.process_time() - self._since_cpu, len(self._new)))
         self.now += spent
         for request in self._new:
             outcome = self._evaluate(request)
@@ -179,7 +179,7 @@ class Virtual:
         while self._under_way and self._under_way[0][0] <= self.now:
             *_, request, outcome = heapq.heappop(self._under_way)
             ended.append((request, outcome))
-        self._since = time.perf_counter()
+        self._since, self._since_cpu = time.perf_counter(), time.process_time()
         return ended
 
     def stop(self) -> None:

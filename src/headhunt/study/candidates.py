@@ -1,0 +1,154 @@
+"""Between parameters and candidates: a space as a strategy sees it.
+
+Hides canonical forms: a strategy deals in parameters by path, every leaf of the space each time; what it proposes
+becomes a spec and a hash here, and a spec written by hand becomes parameters where the space can express it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from headhunt.errors import SpecError
+from headhunt.modeling.architecture import Head, Mlp
+from headhunt.space import Choice, Float, Int, Leaf, Log, Space
+from headhunt.spec import Spec, plain
+
+Params = dict[str, Any]
+PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
+
+
+class Candidates:
+    """What may be proposed.
+
+    Args:
+        space: What may be chosen.
+        encoder: The encoder, where the space names none.
+        pair: Whether the task has two texts.
+        rows: Training rows, for the plain head's fair recipe.
+    """
+
+    def __init__(self, space: Space, *, encoder: str, pair: bool = False, rows: int = 500) -> None:
+        self.space, self.encoder, self.pair, self.rows = space, encoder, pair, rows
+        every = dict(space.leaves())
+        # A leaf that decides nothing would only be noise in a model of the others.
+        self.leaves: dict[str, Leaf] = {
+            path: leaf for path, leaf in every.items() if span(leaf) > 1 and (pair or path not in PAIR_LEAVES)
+        }
+        self._fixed = {path: filler(leaf) for path, leaf in every.items() if path not in self.leaves}
+
+    def spec(self, params: Params) -> Spec:
+        """The candidate these parameters mean, in its canonical form."""
+        values = self._fixed | params
+        return self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
+
+    def draw(self, rng: random.Random) -> Params:
+        """Parameters at random."""
+        return {path: at(leaf, rng.random()) for path, leaf in self.leaves.items()}
+
+    def express(self, spec: Spec) -> Params | None:
+        """The parameters that make this candidate; None if the space has none."""
+        data = spec.canonical().to_dict()
+        params: Params = {}
+        for path, leaf in self.leaves.items():
+            value = _lookup(data, path)
+            if leaf == Choice((False, True)) and not isinstance(value, bool):
+                value = value is not None  # the switch of a part
+            # A value of a part that is off, or that the canonical form replaced, changes nothing; the hash tells.
+            params[path] = value if within(leaf, value) else filler(leaf)
+        try:
+            return params if self.spec(params).hash == spec.hash else None
+        except SpecError:
+            return None
+
+    def plain(self) -> Spec:
+        """The plain head with a fair recipe."""
+        return plain(self.encoder, self.rows)
+
+    def known(self) -> Iterator[tuple[Spec, Params]]:
+        """Recipes that did well before, in the order to try them; only those the space can express."""
+        base = self.plain()
+        seen = {base.hash}
+        # The space says how long its candidates are trained.
+        epochs = self.spec({path: filler(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
+        base = replace(base, recipe=replace(base.recipe, epochs=epochs))
+        for spec in _known(base, self._frozen(), self.pair):
+            params = self.express(spec)
+            if params is not None and spec.hash not in seen:
+                seen.add(spec.hash)
+                yield spec, params
+
+    def _frozen(self) -> list[int]:
+        """How many layers may be frozen, fewest first."""
+        leaf = self.leaves.get("recipe.freeze")
+        options = leaf.options if isinstance(leaf, Choice) else ()
+        return sorted(option for option in options if isinstance(option, int))
+
+
+def _known(base: Spec, frozen: list[int], pair: bool) -> Iterator[Spec]:
+    """A mean or learned mean of the tokens, a faster head, the lowest layers left alone: what won on small data."""
+    some, half = (frozen[0], frozen[len(frozen) // 2]) if frozen else (0, 0)
+    tuned = replace(base.recipe, rate=1e-4, head_rate=5.0, freeze=some, layer_decay=0.95)
+    lower = replace(tuned, freeze=half)
+    if pair:
+        yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=lower)
+        yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=lower)
+    yield replace(base, head=Head(pooling="attention"), recipe=tuned)
+    yield replace(base, head=Head(pooling="mean"), recipe=lower)
+    yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=tuned)
+    for pooling in ("cls", "mean") if not frozen else ():  # spaces with fewer recipe items
+        yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
+
+
+def span(leaf: Leaf) -> float:
+    """How many values a leaf has."""
+    if isinstance(leaf, Choice):
+        return len(leaf.options)
+    if isinstance(leaf, Int):
+        return leaf.high - leaf.low + 1
+    return math.inf if leaf.low < leaf.high else 1
+
+
+def filler(leaf: Leaf) -> Any:
+    """A value for where the choice changes nothing."""
+    return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
+
+
+def within(leaf: Leaf, value: Any) -> bool:
+    """Whether a leaf may take this value."""
+    if isinstance(leaf, Choice):
+        return any(option == value and type(option) is type(value) for option in leaf.options)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return leaf.low <= value <= leaf.high and (isinstance(value, int) or not isinstance(leaf, Int))
+
+
+def at(leaf: Leaf, share: float) -> Any:
+    """The value this far along a leaf, from 0 to just below 1."""
+    if isinstance(leaf, Choice):
+        return leaf.options[min(int(share * len(leaf.options)), len(leaf.options) - 1)]
+    if isinstance(leaf, Int):
+        return min(leaf.low + int(share * (leaf.high - leaf.low + 1)), leaf.high)
+    if isinstance(leaf, Float):
+        return leaf.low + share * (leaf.high - leaf.low)
+    return min(leaf.high, max(leaf.low, leaf.low * (leaf.high / leaf.low) ** share))
+
+
+def along(leaf: Leaf, value: Any) -> float:
+    """How far along a leaf a value lies, from 0 to 1; the inverse of `at`, in the middle of a step."""
+    if isinstance(leaf, Choice):
+        return (leaf.options.index(value) + 0.5) / len(leaf.options)
+    if isinstance(leaf, Int):
+        return (value - leaf.low + 0.5) / (leaf.high - leaf.low + 1)
+    if isinstance(leaf, Log):
+        return math.log(value / leaf.low) / math.log(leaf.high / leaf.low)
+    return (value - leaf.low) / (leaf.high - leaf.low)
+
+
+def _lookup(data: Any, path: str) -> Any:
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data

@@ -1,0 +1,275 @@
+"""The loop: asks a strategy, sends candidates up the ladder, writes everything down, stops in time.
+
+Hides the order of things. State changes only through ledger records, and every decision is a function of that state, so
+that a search cut off anywhere goes on as if nothing had happened. Results and the decisions that follow from them are
+written with one sync before any worker hears of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headhunt.errors import HeadhuntError
+from headhunt.ledger import STOPPED, Outcome, Request, State
+from headhunt.run import Run, droppable, size
+from headhunt.spec import Spec
+from headhunt.study.candidates import Candidates, Params
+from headhunt.study.executor import Executor
+from headhunt.study.rungs import Ladder, Rungs
+from headhunt.study.strategies import Strategy, make
+
+ASK_AGAIN = 20  # how often a strategy is asked for another candidate where its answer was tried before
+DRAW_AGAIN = 200  # how often then one is drawn at random before the space counts as exhausted
+GRACE = 2.0  # seconds after the deadline for workers that are just ending
+POLL = 1.0  # seconds after which the loop looks whether it should stop
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop; whatever comes first."""
+
+    time: float | None = None
+    """Seconds from now."""
+    trials: int | None = None
+    """Candidates in the whole run; those that have earned it still go on to the end of the ladder."""
+    target: float | None = None
+    """A score of a fully trained candidate."""
+
+    def __post_init__(self) -> None:
+        for name in ("time", "trials"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise HeadhuntError(f"The limit on {name} must be above 0; found {value}.")
+
+
+class Study:
+    """One search over one run directory; takes up whatever the ledger holds.
+
+    Args:
+        run: The run, open for writing.
+        candidates: What may be proposed.
+        executor: Where candidates are evaluated.
+        strategy: A name of STRATEGIES.
+        limits: When to stop.
+        ladder: The rungs; strategies that want none train in full, unless one is given.
+        seed: Decides every proposal and every training.
+        task: A fingerprint of the data; a run is never taken up with other data.
+        known: Whether to begin with known recipes; None leaves it to the strategy.
+        disk: Bytes for checkpoints; None is no limit.
+        options: The strategy's own options.
+        versions: What the results depend on, for the record.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        candidates: Candidates,
+        executor: Executor,
+        *,
+        strategy: str = "bohb",
+        limits: Limits | None = None,
+        ladder: Ladder | None = None,
+        seed: int = 0,
+        task: str = "",
+        known: bool | None = None,
+        disk: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run, self.candidates, self.executor, self.seed = run, candidates, executor, seed
+        self.limits, self.disk, self._clock = limits or Limits(), disk, clock
+        self.strategy: Strategy = make(strategy, candidates, seed, **(options or {}))
+        self.ladder = ladder or (Ladder() if self.strategy.rungs else Ladder((1.0,)))
+        self.rungs = Rungs(self.ladder)
+        warm = self.strategy.warm if known is None else known
+        self._known = list(candidates.known()) if warm else []
+        settings = {
+            "strategy": strategy,
+            "options": dict(options or {}),
+            "ladder": asdict(self.ladder),
+            "known": warm,
+            "encoder": candidates.encoder,
+            "pair": candidates.pair,
+            "rows": candidates.rows,
+        }
+        space = candidates.space.to_dict()
+        run.begin({"space": space, "task": task, "settings": settings, "seed": seed, "versions": dict(versions or {})})
+        self._held = run.checkpoints()
+        self._reason: str | None = None
+        self._exhausted = False
+        self._catch_up()
+
+    @property
+    def state(self) -> State:
+        """What is known so far."""
+        return self.run.state
+
+    def go(self) -> str:
+        """Searches until a limit is reached; returns which, `exhausted`, or what `stop` was given."""
+        deadline = None if self.limits.time is None else self._clock() + self.limits.time
+        answers: list[tuple[Request, Outcome]] = []
+        under_way = 0
+        while True:
+            requests: list[Request] = []
+            try:
+                for request, outcome in answers:
+                    self._finish(request, outcome)
+                under_way -= len(answers)
+                while not self._over(deadline) and under_way + len(requests) < self.executor.workers:
+                    if (job := self._next()) is None:
+                        break
+                    requests.append(self._start(*job, deadline))
+            finally:
+                self.run.commit()
+            self._tidy([request for request, _ in answers])  # only now: what is gone cannot be asked for again
+            for request in requests:
+                self.executor.submit(request)
+            under_way += len(requests)
+            late = deadline is not None and self._clock() >= deadline + GRACE
+            if not under_way or late or self._reason not in (None, "time"):
+                break  # what is still running stays so in the ledger, and is taken up on resuming
+            answers = self.executor.wait(POLL)
+        reason = self._reason or ("trials" if self._full() else "exhausted")
+        self.executor.stop()
+        self.run.append({"kind": "end", "reason": reason})
+        return reason
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Ends the search as soon as the loop looks. Safe to call from a signal handler."""
+        self._reason = self._reason or reason
+
+    def _catch_up(self) -> None:
+        """Tells rungs and strategy what the ledger holds, in the order it happened."""
+        for trial in self.state.trials:
+            if trial.params is not None:
+                self.strategy.started(trial.number, trial.params)
+            for rung in range(trial.bracket + 1, trial.reached + 1):
+                self.rungs.started(trial.number, trial.bracket, rung)
+        for number, rung in self.state.settled:
+            self._learn(number, rung)
+        best = self.state.best
+        self._check_target(best.best if best else None)
+
+    def _learn(self, number: int, rung: int) -> None:
+        trial = self.state.trials[number]
+        score = trial.results[rung].score
+        self.rungs.add(number, trial.bracket, rung, score)
+        if trial.params is not None:
+            self.strategy.tell(number, trial.params, rung, score)
+
+    def _over(self, deadline: float | None) -> bool:
+        if self._reason is None and deadline is not None and self._clock() >= deadline:
+            self._reason = "time"
+        return self._reason is not None
+
+    def _full(self) -> bool:
+        return self.limits.trials is not None and len(self.state.trials) >= self.limits.trials
+
+    def _next(self) -> tuple[int, int] | None:
+        """The next trial and rung: what was begun before, who has earned the next rung, or someone new."""
+        if self.state.waiting:
+            return next(iter(self.state.waiting.items()))
+        promoted = self.rungs.ready()
+        if promoted is not None:
+            return promoted
+        if self._full() or self._exhausted or not self._propose():
+            return None
+        return next(iter(self.state.waiting.items()))
+
+    def _propose(self) -> bool:
+        """Writes down a new trial; False if there is nothing new to try."""
+        number = len(self.state.trials)
+        if number == 0:
+            # What every result is compared with is trained in full, whatever it would have earned.
+            spec = self.candidates.plain()
+            return self._register(spec, spec.hash, self.candidates.express(spec), "plain", self.ladder.top)
+        bracket = self.ladder.bracket(number - 1)
+        if number <= len(self._known):
+            spec, params = self._known[number - 1]
+            return self._register(spec, spec.hash, params, "known", bracket)
+        for attempt in range(ASK_AGAIN + DRAW_AGAIN):
+            proposal = (self.strategy.ask if attempt < ASK_AGAIN else self.strategy.draw)(number, attempt)
+            if proposal is None:
+                break
+            spec = self.candidates.spec(proposal.params)
+            digest = spec.hash
+            if digest not in self.state.hashes:
+                return self._register(spec, digest, proposal.params, proposal.origin, bracket)
+        self._exhausted = True
+        return False
+
+    def _register(self, spec: Spec, digest: str, params: Params | None, origin: str, bracket: int) -> bool:
+        number = len(self.state.trials)
+        fields = {"spec": spec.to_dict(), "hash": digest, "params": params, "origin": origin, "bracket": bracket}
+        self.run.stage({"kind": "trial", "trial": number, **fields})
+        if params is not None:
+            self.strategy.started(number, params)
+        return True
+
+    def _start(self, number: int, rung: int, deadline: float | None) -> Request:
+        trial = self.state.trials[number]
+        attempt = trial.attempts
+        self.run.stage({"kind": "start", "trial": number, "rung": rung, "attempt": attempt})
+        self.rungs.started(number, trial.bracket, rung)
+        # A rung that was cut short left its own state behind; otherwise the rung below did.
+        below = [step for step in range(rung, -1, -1) if (number, step) in self._held]
+        return Request(
+            trial=number,
+            spec=trial.spec,
+            rung=rung,
+            fraction=self.ladder.fractions[rung],
+            seed=random.Random(f"{self.seed}/{number}").randrange(2**31),
+            attempt=attempt,
+            shrink=2**trial.shrinks,
+            checkpoint=str(self.run.checkpoint(number, rung)),
+            resume=str(self.run.checkpoint(number, below[0])) if below else None,
+            predictions=str(self.run.predictions(number, rung)),
+            deadline=deadline,
+        )
+
+    def _finish(self, request: Request, outcome: Outcome) -> None:
+        if outcome.outcome == STOPPED:
+            return  # no result: the ledger still shows it as running, and it is taken up on resuming
+        number, rung = request.trial, request.rung
+        score, kind = outcome.score, outcome.outcome
+        if kind == "ok" and (score is None or not math.isfinite(score)):
+            kind = "collapsed"
+        record: dict[str, Any] = {"kind": "result", "trial": number, "rung": rung, "outcome": kind}
+        record |= {"score": score if kind == "ok" else None, "seconds": round(outcome.seconds, 4)}
+        if self.run.stage({**record, "examples": outcome.examples, "extra": outcome.extra}):
+            self._learn(number, rung)
+            self._check_target((rung, score) if kind == "ok" and score is not None else None)
+        if held := size(self.run.checkpoint(number, rung)):
+            self._held[number, rung] = held
+
+    def _check_target(self, best: tuple[int, float] | None) -> None:
+        target = self.limits.target
+        if target is not None and best is not None and best[0] == self.ladder.top and best[1] >= target:
+            self.stop("target")
+
+    def _tidy(self, answered: list[Request]) -> None:
+        """Keeps only checkpoints somebody may go on from, within the budget."""
+        drop: set[tuple[int, int]] = set()
+        for request in answered:
+            result = self.state.trials[request.trial].results.get(request.rung)
+            if result is not None:  # otherwise it is tried again, perhaps from here
+                useless = request.rung + 1 if result.score is None else request.rung
+                drop |= {(request.trial, step) for step in range(useless)} & self._held.keys()
+        if self.disk is not None and sum(self._held.values()) > self.disk:
+            # A little more than needed, so that it is not needed again at once.
+            drop.update(droppable(self._held, self._kept(), int(0.9 * self.disk)))
+        self.run.drop(drop)
+        for key in drop:
+            del self._held[key]
+
+    def _kept(self) -> list[tuple[int, int]]:
+        running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
+        waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
+        return running + waiting + self.rungs.promising()
