@@ -93,7 +93,7 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         # What is masked may hold the other text's tokens: hidden from attention, but made plain padding all the same.
         pad = self.config.pad_token_id or 0
         joined = joined.masked_fill(~masks, pad)
-        if not torch.compiler.is_exporting():  # an exported graph keeps the joint length: it may not depend on data
+        if not exporting():  # an exported graph keeps the joint length: it may not depend on data
             longest = int(masks.sum(1).max())
             joined, masks = joined[:, :longest], masks[:, :longest]
         return joined, masks.to(mask.dtype)
@@ -108,6 +108,11 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
 
 
 HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+def exporting() -> bool:
+    """Whether the model is being turned into a graph, by whichever of torch's exporters."""
+    return torch.onnx.is_in_onnx_export() or getattr(torch.compiler, "is_exporting", bool)()
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:

@@ -115,9 +115,9 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
 
 
 def optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
-    """Fused AdamW over `parameter_groups`."""
+    """AdamW over `parameter_groups`, fused where every torch we admit can."""
     groups = [{**group, "lr": group["rate"]} for group in parameter_groups(model, recipe)]
-    return torch.optim.AdamW(groups, lr=recipe.rate, fused=True)
+    return torch.optim.AdamW(groups, lr=recipe.rate, fused=model.device.type in ("cpu", "cuda"))
 
 
 def schedule(recipe: Recipe) -> Callable[[float], float]:
