@@ -107,7 +107,8 @@ def table(runs: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
             each = " · ".join(f"{score:.1f}" for score in scores[name])
             value = mean(scores[name])
             bar = "█" * max(0, round((value - plain + 4) * 2))
-            lines.append(f"| {name} | {value:.1f} | {each} | {value - plain:+.1f} | `{bar}` |")
+            shown = name.replace("|", "\\|")
+            lines.append(f"| {shown} | {value:.1f} | {each} | {value - plain:+.1f} | `{bar}` |")
     return "\n".join(lines), gains
 
 

@@ -19,7 +19,7 @@ from headhunt.modeling.architecture import Head
 from headhunt.spec import Recipe, Smart, Spec
 
 HEADS = {"cross": Head(pooling="mean"), "siamese": Head(pooling="mean", siamese="difference")}
-RECIPE = Recipe(rate=1e-4, head_rate=5.0, freeze="embeddings", layer_decay=0.95, epochs=6)
+RECIPE = Recipe(rate=1e-4, head_rate=5.0, freeze=2, layer_decay=0.95, epochs=5)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

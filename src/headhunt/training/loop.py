@@ -147,14 +147,29 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = group["rate"] * self.factor(self.step / self.steps)
         total = torch.zeros((), device=self.device)
-        for number, part in enumerate(np.array_split(rows, min(self.parts, len(rows)))):
-            loss = self._loss(part, number, perturbation) * (len(part) / len(rows))
+        for number, (part, moved) in enumerate(self._parts(rows, perturbation is not None)):
+            loss = self._loss(part, number, perturbation if moved else None) * (len(part) / len(rows))
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return total
+
+    def _parts(self, rows: np.ndarray, smart: bool) -> list[tuple[np.ndarray, bool]]:
+        """A batch in the parts it is computed in, and whether SMART looks at each.
+
+        It looks at every other row, in turn, which estimates the same mean: a step then costs about twice as much as
+        one without it, where all rows would cost 2.8 times as much.
+        """
+        turn = self.step % 2
+        halves = [(rows[turn::2], True), (rows[1 - turn :: 2], False)] if smart else [(rows, False)]
+        return [
+            (part, moved)
+            for half, moved in halves
+            if len(half)
+            for part in np.array_split(half, min(self.parts, len(half)))
+        ]
 
     def _loss(self, rows: np.ndarray, part: int, perturbation: Perturbation | None) -> Tensor:
         chance = np.random.SeedSequence([self.seed, self.step, part])
@@ -171,7 +186,7 @@ class Training:
             loss = self.objective.loss(still, self.targets[rows])
             if perturbation is not None and self.recipe.smart is not None:
                 added = smart(logits, still, perturbation, self.recipe.smart, self.objective.divergence)
-                loss = loss + self.recipe.smart.weight * added
+                loss = loss + 2 * self.recipe.smart.weight * added  # twice: it stands for the other rows too
         return loss
 
     def save(self, folder: str | Path) -> None:
