@@ -81,7 +81,6 @@ def main() -> None:
     log = args.out.with_suffix(".jsonl") if args.out else None
     runs = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
     done = {(run["mode"], run["weight"], run["seed"]) for run in runs}
-    ratios = cost(args.data, encoder, 32 if args.quick else 128, 1 if args.quick else 4)
     jobs = [
         {"data": str(args.data), "encoder": encoder, "mode": mode, "weight": weight, "seed": seed}
         | ({"rows": 32, "epochs": 1} if args.quick else {"rows": 500, "epochs": RECIPE.epochs})
@@ -97,6 +96,7 @@ def main() -> None:
             if log:
                 with log.open("a") as file:
                     file.write(json.dumps(found) + "\n")
+    ratios = cost(args.data, encoder, 32 if args.quick else 128, 1 if args.quick else 4)
     gains = {}
     for mode in HEADS if runs else ():
         means = {w: mean(r["accuracy"] for r in runs if (r["mode"], r["weight"]) == (mode, w)) for w in (0.0, 5.0)}

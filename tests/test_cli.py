@@ -404,7 +404,8 @@ def test_the_installed_script_ends_with_two_and_no_traceback(tmp_path):
 
 
 WATCHED = """
-import contextlib, sys
+import contextlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 import headhunt.progress
 from headhunt.cli import main
 
