@@ -86,7 +86,7 @@ def main() -> None:
         | ({"rows": 32, "epochs": 1} if args.quick else {"rows": 500, "epochs": RECIPE.epochs})
         for seed in range(1 if args.quick else args.seeds)
         for mode in HEADS
-        for weight in (0.0, 5.0)
+        for weight in (5.0, 0.0)
         if (mode, weight, seed) not in done and not args.only_cost
     ]
     with multiprocessing.get_context("spawn").Pool(args.workers) as pool:

@@ -39,7 +39,7 @@ class Smart:
 
     weight: float = 5.0
     """λ, what the regulariser counts beside the loss; above 0, up to 100."""
-    radius: float = 0.2
+    radius: float = 0.02
     """The largest change of any feature of a token (ℓ∞), as a share of the root mean square of what is moved."""
     sigma: float = 1e-5
     """Standard deviation of the random start."""
