@@ -1,4 +1,8 @@
-"""How much the head decides: the plain head and others on small real tasks, several seeds, test rows seen once each.
+"""How much the head decides: the plain head and others on small real tasks, several seeds.
+
+The test rows are not untouched: the common recipe was chosen on sst2 with validation and test scores both in view, and
+the cosine comparison was mended after its score on the test rows of mrpc (43 to 46 %) showed that it was broken. The
+best of many heads is also favoured by the choice itself. Read differences as leads, not as proof.
 
 500 training rows drawn with seed 0, ten epochs, MiniLM. The seed of a run decides the head's first weights, the order
 of rows and dropout; the rows stay the same. Runs already in the result file are not run again.
@@ -27,7 +31,7 @@ PLAIN = {
     "plain, rate 5e-5": (Head(), Recipe(rate=5e-5)),
     "plain, rate 1e-4": (Head(), Recipe(rate=1e-4)),
 }
-# One recipe for all others, found on the validation rows of sst2: the lowest third of the layers stays as it is.
+# One recipe for all others, chosen on sst2: the lowest third of the layers stays as it is.
 TUNED = Recipe(rate=1e-4, head_rate=5.0, freeze=2, layer_decay=0.95)
 ONE_TEXT = {
     "mean": (Head(pooling="mean"), TUNED),
@@ -59,7 +63,7 @@ def candidates(task: str) -> dict[str, tuple[Head, Recipe]]:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """One training and one look at the test rows."""
+    """One training, scored on the test rows."""
     import torch
 
     from headhunt import api
@@ -141,7 +145,7 @@ def main() -> None:
     drawn, gains = table(runs)
     print(drawn)
     if args.out:
-        args.out.with_suffix(".md").write_text(__doc__.split("\n")[0] + "\n" + drawn + "\n", encoding="utf-8")
+        args.out.with_suffix(".md").write_text(__doc__.split("\n\n500 ")[0] + "\n" + drawn + "\n", encoding="utf-8")
     reached = sum(gain["gain"] >= 2 for gain in gains.values())
     finish(args, {"gains": gains, "tasks_with_two_points": reached, "runs": len(runs)})
 
