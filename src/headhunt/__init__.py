@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headhunt.data import Task
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
+    from headhunt.hunt import Search, resume, search
     from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
     from headhunt.predictor import Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _HOME = {
     "fit": "headhunt.api",
     "load": "headhunt.api",
+    "Search": "headhunt.hunt",
+    "resume": "headhunt.hunt",
+    "search": "headhunt.hunt",
     "Task": "headhunt.data",
     "HeadhuntError": "headhunt.errors",
     "Evaluation": "headhunt.evaluation",
@@ -44,12 +48,15 @@ __all__ = [
     "Mlp",
     "Predictor",
     "Recipe",
+    "Search",
     "Smart",
     "Spec",
     "Task",
     "evaluate",
     "fit",
     "load",
+    "resume",
+    "search",
 ]
 
 

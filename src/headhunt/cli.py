@@ -20,6 +20,7 @@ from headhunt.spec import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from headhunt.evaluation import Evaluation
+    from headhunt.hunt import Search
     from headhunt.predictor import Prediction, Predictor
     from headhunt.space import Space
 
@@ -74,8 +75,21 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
+class Strategy(StrEnum):
+    """How candidates are chosen."""
+
+    bohb = "bohb"
+    random = "random"
+    grid = "grid"
+    evolution = "evolution"
+    tpe = "tpe"
+    gp = "gp"
+    reinforce = "reinforce"
+
+
 Data = Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file, or a folder of train, dev and test.")]
 Model = Annotated[Path, typer.Argument(help="A folder that Headhunt saved.")]
+RunFolder = Annotated[Path, typer.Argument(help="The run directory of a search.")]
 Text = Annotated[str | None, typer.Option(help="Column with the text; found by itself where that is plain.")]
 TextB = Annotated[str | None, typer.Option(help="Column with the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="Column with the label.")]
@@ -149,6 +163,99 @@ def fit(
         print(f"{name:12} {value['value']:.4f}  (95 % interval {value['low']:.4f} to {value['high']:.4f})")
     example = '"one text" "another"' if task.pair else '"some text"'
     print(f"saved in {out}: try  headhunt predict {out} {example}")
+
+
+Time = Annotated[
+    str | None, typer.Option(help="As 90s, 10m, 1h30m or none; all in: loading, searching, the last training.")
+]
+Workers = Annotated[int | None, typer.Option(help="Processes; 0 trains in this one.  [default: one per core or GPU]")]
+Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster.")]
+
+
+@app.command()
+def search(
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Run directory.  [default: a new one in runs/]")] = None,
+    encoder: Annotated[str, typer.Option(help="Hugging Face name or folder.")] = DEFAULT_ENCODER,
+    time: Time = "10m",
+    trials: Annotated[int | None, typer.Option(help="Candidates at most.")] = None,
+    target: Annotated[float | None, typer.Option(help="A score that ends the search.")] = None,
+    text: Text = None,
+    text_b: TextB = None,
+    label: Label = None,
+    kind: Annotated[Kind | None, typer.Option(help="What is predicted; seen from the labels unless given.")] = None,
+    test: Annotated[str | None, typer.Option(help="File with test rows; a fifth is set aside unless given.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Train on this many rows, drawn by the seed.")] = None,
+    space: Annotated[str, typer.Option(help="default, paper, or a TOML or JSON file.")] = "default",
+    strategy: Annotated[Strategy, typer.Option(help="How candidates are chosen.")] = Strategy.bohb,
+    metric: Annotated[str | None, typer.Option(help="What candidates are compared by.")] = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    seed: Annotated[int, typer.Option(help="For everything that is left to chance.")] = 0,
+    device: Device = None,
+    precision: Annotated[
+        Precision, typer.Option(help="auto computes in 16 bits where that is faster.")
+    ] = Precision.auto,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the encoder.")] = False,
+    json_: Json = False,
+) -> None:
+    """Find the best head and recipe, and end with a model. Ctrl-C once ends it with what was found, twice at once."""
+    from headhunt import hunt
+    from headhunt.data import Task
+    from headhunt.evaluation import DEFAULT_METRIC
+    from headhunt.progress import SearchView
+
+    if out is not None:
+        check_out(out)
+    hunt.seconds(time)
+    named = {"text": text, "text_b": text_b, "label": label, "kind": kind.value if kind else None}
+    task = Task.load(data, test=test, limit=limit, seed=seed, **named)  # type: ignore[arg-type]
+    for line in [*task.notes, *(f"note: {warning}" for warning in task.warnings)]:
+        say(line)
+    found = hunt.search(
+        task,
+        out=out,
+        encoder=encoder,
+        time=time,
+        trials=trials,
+        target=target,
+        space=space,
+        strategy=strategy.value,
+        metric=metric,
+        workers=workers,
+        ray=ray,
+        seed=seed,
+        device=device,
+        precision=precision.value,
+        trust_remote_code=trust_remote_code,
+        view=SearchView(metric or DEFAULT_METRIC[task.kind]),
+    )
+    show_search(found, json_)
+
+
+@app.command()
+def resume(
+    run: RunFolder,
+    time: Annotated[str | None, typer.Option(help="How much longer.  [default: what was left]")] = None,
+    trials: Annotated[int | None, typer.Option(help="Candidates at most, those before included.")] = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    json_: Json = False,
+) -> None:
+    """Take a search up where it was left, after whatever stopped it."""
+    from headhunt import hunt
+    from headhunt.progress import SearchView
+
+    view = SearchView(hunt.Settings.read(run).metric)
+    show_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
+
+
+@app.command()
+def status(run: RunFolder, json_: Json = False) -> None:
+    """Tell what is known of a search, under way or over."""
+    from headhunt import hunt
+
+    show_search(hunt.Search(run), json_)
 
 
 @app.command()
@@ -357,6 +464,47 @@ def show_evaluation(found: Evaluation, predictor: Predictor) -> None:
         for label, counts in zip(predictor.labels, found.confusion, strict=True):
             table.add_row(label, *(str(count) for count in counts))
         console.print(table)
+
+
+def show_search(search: Search, as_json: bool) -> None:
+    """Prints what a search has found so far, or at its end."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from headhunt.progress import describe
+
+    state, result, model = search.state, search.result, search.model_dir
+    board = search.leaderboard()
+    if as_json:
+        rows = [{**row, "spec": row["spec"].to_dict()} for row in board]
+        known: dict[str, Any] = {
+            "run": str(search.run_dir),
+            "model": str(model) if model else None,
+            "ended": state.ended,
+        }
+        known |= {"trials": len(state.trials), "results": len(state.settled), "running": len(state.running)}
+        print(json.dumps({**known, "seconds": round(state.elapsed, 1), "leaderboard": rows, "result": result}))
+        return
+    console = Console(markup=False, emoji=False, highlight=False)
+    table = Table("trial", search.settings.metric, "rung", "seconds", "candidate")
+    plain = [row for row in board if row["trial"] == 0]
+    for row in [*board[:10], *(row for row in plain if row not in board[:10])]:
+        name = describe(row["spec"])
+        table.add_row(str(row["trial"]), f"{row['score']:.4f}", str(row["rung"]), f"{row['seconds']:.0f}", name)
+    console.print(table)
+    console.print(
+        f"{len(state.trials)} candidates, {len(state.settled)} results in {state.elapsed:.0f} s; "
+        + (f"ended: {state.ended}" if state.ended else f"{len(state.running)} running when last written")
+    )
+    for name, scores in result.get("test", {}).items():
+        words = {"model": "this model", "plain": "the plain head", "mean": "the mean of the best"}[name]
+        score = scores[search.settings.metric]
+        console.print(
+            f"test rows, {words}: {score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"
+        )
+    if model is not None:
+        example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
+        console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)
 
 
 def show_space(space: Space) -> None:

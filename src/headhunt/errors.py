@@ -15,3 +15,13 @@ class SpecError(HeadhuntError):
 
 class ModelError(HeadhuntError):
     """An encoder or a saved model cannot be loaded or used for this task."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether there was not enough memory, of whichever kind; torch says so in several ways."""
+    words = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(said in words for said in ("out of memory", "can't allocate memory", "not enough memory"))
+    )

@@ -6,17 +6,20 @@ bootstrap samples of a million rows take milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+
+from headhunt.errors import HeadhuntError
 
 METRICS = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "mcc"),
     "labels": ("accuracy", "macro_f1", "weighted_f1", "micro_f1"),
     "number": ("mse", "pearson", "spearman"),
 }
+DEFAULT_METRIC = {"classes": "accuracy", "labels": "micro_f1", "number": "spearman"}
 SAMPLES = 1000
 
 
@@ -69,6 +72,58 @@ def decide(kind: str, outputs: np.ndarray) -> np.ndarray:
     return outputs
 
 
+def measure(kind: str, metric: str, outputs: np.ndarray, targets: np.ndarray) -> float:
+    """One metric, turned so that higher is better, without an interval: what candidates are compared by.
+
+    Raises:
+        HeadhuntError: If this kind of task has no such metric.
+    """
+    check_metric(kind, metric)
+    predictions = decide(kind, outputs)
+    if kind == "number":
+        value = _of_numbers(predictions.astype(np.float64), targets.astype(np.float64), np.arange(len(targets))[None])
+        return float(-value["mse"][0] if metric == "mse" else value[metric][0])
+    if kind == "labels":
+        return float(_of_several(predictions, targets.astype(np.int64))(np.ones((1, len(targets))))[metric][0])
+    return float(_from_confusion(_confusion(predictions, targets, outputs.shape[1])[None])[metric][0])
+
+
+def check_metric(kind: str, metric: str) -> None:
+    """Refuses a metric that this kind of task does not have."""
+    if metric not in METRICS[kind]:
+        raise HeadhuntError(f"The metric must be one of {', '.join(METRICS[kind])} for this task; found {metric!r}.")
+
+
+def greedy_mean(kind: str, metric: str, outputs: Sequence[np.ndarray], targets: np.ndarray, most: int) -> list[int]:
+    """Which outputs to average: the best alone, then whichever helps most, as long as none hurts.
+
+    Of equally good choices the one with the smaller squared error is taken, which small data would not tell apart.
+
+    Args:
+        kind: "classes", "labels" or "number".
+        metric: What is compared.
+        outputs: Of each model, for the same rows.
+        targets: The truth.
+        most: Models in the mean at most.
+    """
+    truth = np.eye(outputs[0].shape[1])[targets] if kind == "classes" else targets
+
+    def rank(chosen: list[int]) -> tuple[float, float]:
+        mean = np.mean([outputs[i] for i in chosen], axis=0)
+        return measure(kind, metric, mean, targets), -float(np.square(mean - truth).mean())
+
+    chosen: list[int] = []
+    best: tuple[float, float] | None = None
+    while len(chosen) < min(most, len(outputs)):
+        ranked = {i: rank([*chosen, i]) for i in range(len(outputs)) if i not in chosen}
+        pick = max(ranked, key=ranked.__getitem__)
+        if best is not None and ranked[pick] < best:
+            break
+        chosen.append(pick)
+        best = ranked[pick]
+    return chosen
+
+
 def evaluate(
     kind: str, outputs: np.ndarray, targets: np.ndarray, labels: Sequence[str] = (), *, seed: int = 0
 ) -> Evaluation:
@@ -88,7 +143,7 @@ def evaluate(
     if kind == "labels":
         return _several(predictions, targets.astype(np.int64), labels, rng)
     size = len(labels)
-    confusion = np.bincount(targets * size + predictions, minlength=size * size).reshape(size, size)
+    confusion = _confusion(predictions, targets, size)
     samples = rng.multinomial(len(targets), confusion.ravel() / len(targets), SAMPLES).reshape(-1, size, size)
     values, spread = _from_confusion(confusion[None]), _from_confusion(samples)
     scores = {name: _interval(values[name][0], spread[name]) for name in METRICS[kind]}
@@ -100,6 +155,10 @@ def evaluate(
         _class_rows(labels, hits, confusion.sum(0), confusion.sum(1)),
         confusion.tolist(),
     )
+
+
+def _confusion(predictions: np.ndarray, targets: np.ndarray, size: int) -> np.ndarray:
+    return np.bincount(targets * size + predictions, minlength=size * size).reshape(size, size)
 
 
 def _from_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
@@ -121,9 +180,7 @@ def _from_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _several(
-    predictions: np.ndarray, targets: np.ndarray, labels: Sequence[str], rng: np.random.Generator
-) -> Evaluation:
+def _of_several(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     exact = (predictions == targets).all(1).astype(np.float64)
     hits, made, true = predictions * targets, predictions, targets
 
@@ -139,6 +196,13 @@ def _several(
             "micro_f1": _ratio(2 * right.sum(1), (said + there).sum(1)),
         }
 
+    return metrics
+
+
+def _several(
+    predictions: np.ndarray, targets: np.ndarray, labels: Sequence[str], rng: np.random.Generator
+) -> Evaluation:
+    metrics = _of_several(predictions, targets)
     rows = len(targets)
     values = metrics(np.ones((1, rows)))
     draws = [
@@ -146,26 +210,27 @@ def _several(
     ]
     spread = {name: np.concatenate([draw[name] for draw in draws]) for name in values}
     scores = {name: _interval(values[name][0], spread[name]) for name in METRICS["labels"]}
-    return Evaluation("labels", rows, scores, _class_rows(labels, hits.sum(0), made.sum(0), true.sum(0)))
+    right = (predictions * targets).sum(0)
+    return Evaluation("labels", rows, scores, _class_rows(labels, right, predictions.sum(0), targets.sum(0)))
 
 
-def _numbers(predictions: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Score]:
+def _of_numbers(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """From rows drawn (samples, rows)."""
     from scipy.stats import rankdata
-
-    x, y = predictions.astype(np.float64), targets.astype(np.float64)
 
     def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
         return _ratio((x * y).sum(-1), np.sqrt((x**2).sum(-1) * (y**2).sum(-1)))
 
-    def metrics(rows: np.ndarray) -> dict[str, np.ndarray]:
-        """From rows drawn (samples, rows)."""
-        a, b = x[rows], y[rows]
-        ranks = correlation(rankdata(a, axis=-1), rankdata(b, axis=-1))
-        return {"mse": ((a - b) ** 2).mean(-1), "pearson": correlation(a, b), "spearman": ranks}
+    a, b = x[rows], y[rows]
+    ranks = correlation(rankdata(a, axis=-1), rankdata(b, axis=-1))
+    return {"mse": ((a - b) ** 2).mean(-1), "pearson": correlation(a, b), "spearman": ranks}
 
-    values = metrics(np.arange(len(y))[None])
-    draws = [metrics(rng.integers(0, len(y), (10, len(y)))) for _ in range(SAMPLES // 10)]
+
+def _numbers(predictions: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Score]:
+    x, y = predictions.astype(np.float64), targets.astype(np.float64)
+    values = _of_numbers(x, y, np.arange(len(y))[None])
+    draws = [_of_numbers(x, y, rng.integers(0, len(y), (10, len(y)))) for _ in range(SAMPLES // 10)]
     return {
         name: _interval(values[name][0], np.concatenate([draw[name] for draw in draws])) for name in METRICS["number"]
     }

@@ -59,6 +59,11 @@ class Request:
     predictions: str = ""
     deadline: float | None = None
     """When to stop, in seconds since 1970."""
+    patience: float | None = None
+    """Seconds after which the executor ends a worker that does not answer."""
+    job: str = "judge"
+    """`judge` it; `refit` it on all rows and save the model as `checkpoint`; `deliver` there what `resume` holds;
+    `answer` the test rows with it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain, JSON-able data."""
@@ -134,10 +139,17 @@ class State:
     """Trial to rung."""
     settled: list[tuple[int, int]] = field(default_factory=list)
     """Trial and rung of every settled result, in the order they came."""
+    times: list[float] = field(default_factory=list)
+    """Seconds of searching until each settled result; pauses between a stop and a resume not counted."""
+    elapsed: float = 0.0
+    """Seconds of searching so far, pauses not counted."""
+    model: dict[str, Any] | None = None
+    """The best model on disk: its `folder` in the run directory and the `trial` it came from."""
     seconds: float = 0.0
     """Worker time of all results."""
     ended: str | None = None
     """Why the search ended, unless it goes on."""
+    _at: float | None = None
 
     def apply(self, record: Mapping[str, Any]) -> bool:
         """Takes in one record; True if it is a result that settles a rung.
@@ -152,10 +164,17 @@ class State:
                     f"The ledger must have schema {SCHEMA}; found {record.get('schema')!r}. Update Headhunt."
                 )
             if kind in _APPLY:
+                self._pass_time(record)
                 return bool(_APPLY[kind](self, record))
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             raise RunError(f"A ledger record does not fit what came before it ({error!r}): {_short(record)}") from None
         raise RunError(f"A ledger record must be one of {', '.join(_APPLY)}; found {_short(record)}")
+
+    def _pass_time(self, record: Mapping[str, Any]) -> None:
+        paused = record.get("event") == "reopened" or self.ended is not None
+        if self._at is not None and not paused:
+            self.elapsed += max(0.0, record["at"] - self._at)
+        self._at = record["at"]
 
     def _run(self, record: Mapping[str, Any]) -> None:
         if self.header is not None:
@@ -188,6 +207,7 @@ class State:
         self.seconds += outcome.seconds
         if self.trials[number].settle(rung, outcome):
             self.settled.append((number, rung))
+            self.times.append(self.elapsed)
             return True
         self.waiting[number] = rung
         return False
@@ -197,6 +217,9 @@ class State:
             # Whoever ran these is gone with the last writer; that is no fault of theirs.
             self.waiting = {**self.running, **self.waiting}
             self.running = {}
+            self.ended = None
+        elif record["event"] == "model":
+            self.model = {"folder": record["folder"], "trial": record["trial"]}
 
     def _end(self, record: Mapping[str, Any]) -> None:
         self.ended = record["reason"]

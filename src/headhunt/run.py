@@ -6,6 +6,7 @@ Hides how a search survives a crash: one writer, a sync per commit, a torn last 
     RUN/lock                    held by the one writer
     RUN/checkpoints/000012-1/   what trial 12 left at rung 1, to be trained on
     RUN/predictions/000012-1.npz
+    RUN/task/                   the data, as the run took it; the test rows in files of their own
     RUN/environment.json
 """
 
@@ -22,6 +23,7 @@ from typing import IO, Any
 
 from headhunt.ledger import SCHEMA, RunError, read, replay
 
+TASK = "task"  # the folder with the data, as the run took it
 IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
 
 

@@ -90,6 +90,35 @@ class Tokens:
             batch["token_type_ids"] = torch.from_numpy(self._types(rows, mask, swap))
         return batch
 
+    def swapped(self) -> Tokens:
+        """The same pairs with the two texts in the other order."""
+        assert self.firsts is not None
+        fixed = len(self.frame.before) + len(self.frame.between) + len(self.frame.after)
+        rows = [self._swapped(i, self.row(i)) for i in range(len(self))]
+        firsts = (self.lengths - fixed - self.firsts).astype(np.int32)
+        return Tokens(np.concatenate(rows), self.ends, firsts, self.frame)
+
+    def apart(self) -> Tokens:
+        """Each text of every pair as a row of its own, framed as a siamese head does it: first texts, then second."""
+        frame = self.frame
+        closing = frame.between[:1]
+        first = [np.append(self.row(i)[: self._split(i)], closing) for i in range(len(self))]
+        second = [
+            np.concatenate([frame.before[:1], self.row(i)[self._split(i) + len(frame.between) :]])
+            for i in range(len(self))
+        ]
+        rows = [row.astype(np.int32) for row in first + second]
+        ends = np.cumsum([len(row) for row in rows])
+        alone = Frame(frame.before[:1], (), closing, frame.pad, frame.types)
+        return Tokens(np.concatenate(rows), ends, None, alone)
+
+    def take(self, rows: np.ndarray) -> Tokens:
+        """Some of the rows, in the order given."""
+        chosen = [self.row(i) for i in rows]
+        ids = np.concatenate(chosen) if chosen else self.ids[:0]
+        firsts = None if self.firsts is None else self.firsts[rows]
+        return Tokens(ids, np.cumsum([len(row) for row in chosen], dtype=np.int64), firsts, self.frame)
+
     def _split(self, index: int) -> int:
         assert self.firsts is not None
         return len(self.frame.before) + int(self.firsts[index])

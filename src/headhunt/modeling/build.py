@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from headhunt.errors import ModelError
+from headhunt.errors import ModelError, out_of_memory
 from headhunt.modeling.architecture import Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.heads import Pooler
@@ -59,11 +59,19 @@ def explained(encoder: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # broken files raise whatever the library that reads them likes to
+        if out_of_memory(error):
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
             f"{encoder!r} cannot be loaded ({reason}). Check the name, the folder, and the network."
         ) from None
+
+
+def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
+    """The encoder's configuration."""
+    with quiet(), explained(encoder):
+        return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:

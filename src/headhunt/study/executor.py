@@ -26,7 +26,10 @@ class Executor(Protocol):
         """Waits until something has ended, or for so many seconds; a worker that died answers `lost`."""
 
     def stop(self) -> None:
-        """Ends whatever is under way."""
+        """Ends whatever is under way, and stays ready for more."""
+
+    def close(self) -> None:
+        """Gives back all it holds."""
 
 
 class Inline:
@@ -36,6 +39,9 @@ class Inline:
         self.workers = 1
         self._evaluate = evaluate
         self._queue: deque[Request] = deque()
+
+    def close(self) -> None:
+        """Holds nothing."""
 
     def submit(self, request: Request) -> None:
         """Puts a request in line."""

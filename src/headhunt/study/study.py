@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from headhunt.errors import HeadhuntError
@@ -26,7 +28,8 @@ from headhunt.study.strategies import Strategy, make
 ASK_AGAIN = 20  # how often a strategy is asked for another candidate where its answer was tried before
 DRAW_AGAIN = 200  # how often then one is drawn at random before the space counts as exhausted
 GRACE = 2.0  # seconds after the deadline for workers that are just ending
-POLL = 1.0  # seconds after which the loop looks whether it should stop
+POLL = 0.5  # seconds after which the loop looks whether it should stop
+PATIENCE = (60.0, 10.0)  # a worker is ended after so many seconds, and so many times what its rung took at most so far
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Study:
         options: The strategy's own options.
         versions: What the results depend on, for the record.
         clock: Seconds since 1970.
+        watch: Called with the study after every round of results; may put requests into `chores`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Study:
         options: Mapping[str, Any] | None = None,
         versions: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
+        watch: Callable[[Study], None] = lambda study: None,
     ) -> None:
         self.run, self.candidates, self.executor, self.seed = run, candidates, executor, seed
         self.limits, self.disk, self._clock = limits or Limits(), disk, clock
@@ -104,6 +109,12 @@ class Study:
         self._held = run.checkpoints()
         self._reason: str | None = None
         self._exhausted = False
+        self._watch = watch
+        self._longest: dict[int, float] = {}
+        self.deadline: float | None = None
+        """When to stop, in seconds since 1970; may be moved while the search goes on."""
+        self.chores: deque[Request] = deque()
+        """Requests beside the search, as to save a model: taken before any candidate, told in the ledger if done."""
         self._catch_up()
 
     @property
@@ -113,7 +124,8 @@ class Study:
 
     def go(self) -> str:
         """Searches until a limit is reached; returns which, `exhausted`, or what `stop` was given."""
-        deadline = None if self.limits.time is None else self._clock() + self.limits.time
+        if self.limits.time is not None:
+            self.deadline = self._clock() + self.limits.time
         answers: list[tuple[Request, Outcome]] = []
         under_way = 0
         while True:
@@ -122,17 +134,23 @@ class Study:
                 for request, outcome in answers:
                     self._finish(request, outcome)
                 under_way -= len(answers)
-                while not self._over(deadline) and under_way + len(requests) < self.executor.workers:
-                    if (job := self._next()) is None:
+                self._watch(self)
+                while not self._over() and under_way + len(requests) < self.executor.workers:
+                    if self.chores:
+                        requests.append(self.chores.popleft())
+                    elif (job := self._next()) is not None:
+                        requests.append(self._start(*job))
+                    else:
                         break
-                    requests.append(self._start(*job, deadline))
             finally:
                 self.run.commit()
-            self._tidy([request for request, _ in answers])  # only now: what is gone cannot be asked for again
+            self._tidy(
+                [request for request, _ in answers if request.job == "judge"]
+            )  # only now: what is gone cannot be asked for again
             for request in requests:
                 self.executor.submit(request)
             under_way += len(requests)
-            late = deadline is not None and self._clock() >= deadline + GRACE
+            late = self.deadline is not None and self._clock() >= self.deadline + GRACE
             if not under_way or late or self._reason not in (None, "time"):
                 break  # what is still running stays so in the ledger, and is taken up on resuming
             answers = self.executor.wait(POLL)
@@ -160,12 +178,13 @@ class Study:
     def _learn(self, number: int, rung: int) -> None:
         trial = self.state.trials[number]
         score = trial.results[rung].score
+        self._longest[rung] = max(trial.results[rung].seconds, self._longest.get(rung, 0.0))
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
             self.strategy.tell(number, trial.params, rung, score)
 
-    def _over(self, deadline: float | None) -> bool:
-        if self._reason is None and deadline is not None and self._clock() >= deadline:
+    def _over(self) -> bool:
+        if self._reason is None and self.deadline is not None and self._clock() >= self.deadline:
             self._reason = "time"
         return self._reason is not None
 
@@ -176,6 +195,12 @@ class Study:
         """The next trial and rung: what was begun before, who has earned the next rung, or someone new."""
         if self.state.waiting:
             return next(iter(self.state.waiting.items()))
+        plain = self.state.trials[0] if self.state.trials else None
+        if plain is not None and plain.reached < self.ladder.top and 0 not in self.state.running:
+            # What every result is compared with is trained in full, whatever it would have earned.
+            settled = plain.results.get(plain.reached)
+            if settled is not None and settled.score is not None:
+                return 0, plain.reached + 1
         promoted = self.rungs.ready()
         if promoted is not None:
             return promoted
@@ -187,9 +212,9 @@ class Study:
         """Writes down a new trial; False if there is nothing new to try."""
         number = len(self.state.trials)
         if number == 0:
-            # What every result is compared with is trained in full, whatever it would have earned.
             spec = self.candidates.plain()
-            return self._register(spec, spec.hash, self.candidates.express(spec), "plain", self.ladder.top)
+            bracket = max(0, self.ladder.top - 1)
+            return self._register(spec, spec.hash, self.candidates.express(spec), "plain", bracket)
         bracket = self.ladder.bracket(number - 1)
         if number <= len(self._known):
             spec, params = self._known[number - 1]
@@ -213,7 +238,16 @@ class Study:
             self.strategy.started(number, params)
         return True
 
-    def _start(self, number: int, rung: int, deadline: float | None) -> Request:
+    def held(self, number: int) -> str | None:
+        """The folder of the furthest state of a trial that is on disk."""
+        rungs = [rung for trial, rung in self._held if trial == number]
+        return str(self.run.checkpoint(number, max(rungs))) if rungs else None
+
+    def seed_of(self, number: int) -> int:
+        """What decides a trial's training."""
+        return random.Random(f"{self.seed}/{number}").randrange(2**31)
+
+    def _start(self, number: int, rung: int) -> Request:
         trial = self.state.trials[number]
         attempt = trial.attempts
         self.run.stage({"kind": "start", "trial": number, "rung": rung, "attempt": attempt})
@@ -225,18 +259,24 @@ class Study:
             spec=trial.spec,
             rung=rung,
             fraction=self.ladder.fractions[rung],
-            seed=random.Random(f"{self.seed}/{number}").randrange(2**31),
+            seed=self.seed_of(number),
             attempt=attempt,
             shrink=2**trial.shrinks,
             checkpoint=str(self.run.checkpoint(number, rung)),
             resume=str(self.run.checkpoint(number, below[0])) if below else None,
             predictions=str(self.run.predictions(number, rung)),
-            deadline=deadline,
+            deadline=self.deadline,
+            patience=max(PATIENCE[0], PATIENCE[1] * self._longest[rung]) if rung in self._longest else None,
         )
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         if outcome.outcome == STOPPED:
             return  # no result: the ledger still shows it as running, and it is taken up on resuming
+        if request.job != "judge":
+            fields = {"trial": request.trial, "folder": Path(request.checkpoint).name, "seconds": outcome.seconds}
+            done = outcome.outcome == "ok"
+            self.run.stage({"kind": "note", "event": "model" if done else "chore failed", **fields, **outcome.extra})
+            return
         number, rung = request.trial, request.rung
         score, kind = outcome.score, outcome.outcome
         if kind == "ok" and (score is None or not math.isfinite(score)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of
 from headhunt.spec import Recipe
 from headhunt.tokens import Tokens, shuffled_by_length
+from headhunt.training.dropout import quick_dropout
 from headhunt.training.objectives import Objective, Perturbation, smart
 from headhunt.training.optim import LowRank, freeze, optimiser, schedule
 
@@ -104,27 +105,44 @@ class Training:
         whole, rest = divmod(self.steps, self.steps_per_epoch)
         return whole * len(self.tokens) + min(rest * self.recipe.batch, len(self.tokens))
 
-    def reports(self, count: int = 9) -> Iterator[Report]:
-        """Trains, and yields a report after each `1 / count` of the budget, the last when it is used up."""
-        marks = [math.ceil(self.steps * (i + 1) / count) for i in range(count)]
+    def reports(
+        self, count: int = 9, *, until: float = 1.0, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[Report]:
+        """Trains, and yields a report after each `1 / count` of the budget, the last when it is used up.
+
+        Args:
+            count: How many reports the whole budget gives.
+            until: The share of the budget to end at, with a report.
+            stop: Asked after every step; true ends the training there, without a report.
+        """
+        last = self.steps_until(until)
+        marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = Perturbation(embeddings_of(self.model)[-1]) if self.recipe.smart else None
         self.model.train()
         for module in self.frozen:
             module.eval()
         started, losses = time.perf_counter(), []
         try:
-            for rows in self._batches():
-                losses.append(self._train(rows, perturbation))
-                self.step += 1
-                self.examples += len(rows)
-                if self.step in marks:
-                    mean = torch.stack(losses).mean().item()
-                    self.seconds += time.perf_counter() - started
-                    yield Report(self.examples, self.total, mean, self.seconds)
-                    started, losses = time.perf_counter(), []
+            with quick_dropout(self.model, self.device):
+                for rows in self._batches(last):
+                    losses.append(self._train(rows, perturbation))
+                    self.step += 1
+                    self.examples += len(rows)
+                    if self.step in marks:
+                        mean = torch.stack(losses).mean().item()
+                        self.seconds += time.perf_counter() - started
+                        yield Report(self.examples, self.total, mean, self.seconds)
+                        started, losses = time.perf_counter(), []
+                    if stop():
+                        self.seconds += time.perf_counter() - started
+                        return
         finally:
             if perturbation is not None:
                 perturbation.remove()
+
+    def steps_until(self, share: float) -> int:
+        """The step at which this share of the budget is used up."""
+        return self.steps if share >= 1 else math.ceil(self.steps * share - 1e-9)
 
     def finish(self) -> PreTrainedModel:
         """Merges low-rank updates and the scale of a number into the weights; the training is over."""
@@ -134,13 +152,13 @@ class Training:
         self.objective.fold(self.model)
         return self.model.eval()
 
-    def _batches(self) -> Iterator[np.ndarray]:
+    def _batches(self, last: int) -> Iterator[np.ndarray]:
         lengths = self.tokens.lengths
-        while self.step < self.steps:
+        while self.step < last:
             epoch, done = divmod(self.step, self.steps_per_epoch)
             rng = np.random.default_rng([self.seed, epoch])
             for index, rows in enumerate(shuffled_by_length(lengths, self.recipe.batch, rng)):
-                if index >= done and self.step < self.steps:
+                if index >= done and self.step < last:
                     yield rows
 
     def _train(self, rows: np.ndarray, perturbation: Perturbation | None) -> Tensor:
@@ -189,7 +207,10 @@ class Training:
         return loss
 
     def save(self, folder: str | Path) -> None:
-        """Writes all that is needed to go on: trained weights, moments, and where it stands. No pickle."""
+        """Writes all that is needed to go on: trained weights, moments, and where it stands. No pickle.
+
+        Moments are left out once the budget is used up: nobody goes on from there.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {}
@@ -197,7 +218,7 @@ class Training:
             tensors[f"buffer/{name}"] = value.contiguous()
         for name, parameter in self._trained_by_name().items():
             tensors[f"weight/{name}"] = parameter.detach().contiguous()
-            for moment, value in self.optimiser.state.get(parameter, {}).items():
+            for moment, value in self.optimiser.state.get(parameter, {}).items() if self.step < self.steps else ():
                 tensors[f"{moment}/{name}"] = torch.as_tensor(value).contiguous()
         where = {
             "schema": SCHEMA,

@@ -1,0 +1,114 @@
+"""It ends on time, with a model: ten searches of 120 s on real data, whatever the candidates do.
+
+One of the ten has candidates whose single step takes minutes (eight wide convolutions, all rows in one batch), one
+has candidates that want more memory than there is. Each run is a command of its own; its model is then loaded by
+transformers alone. `first_model_s` is from the command to the first loadable model, on SST sentences, 500 rows.
+
+    python benchmarks/deadline.py --data DIR --out benchmarks/results/deadline.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from measure import encoder_folder, finish, options
+
+HANGS = """
+[head]
+pooling = ["mean", "max", "attention"]
+convolutions = { layers = 8, channels = 1024, kernel = 31, skip = [false, true] }
+[recipe]
+batch = 512
+rate = { log = [1e-5, 1e-4] }
+freeze = ["embeddings", 2, 3, 4]
+"""
+HUNGRY = """
+[head]
+pooling = ["mean", "max", "attention"]
+convolutions = { layers = 1, channels = 4096, kernel = 3, skip = [false, true] }
+blocks = { layers = 8, heads = [1, 4, 8] }
+[recipe]
+rate = { log = [1e-5, 1e-4] }
+freeze = ["embeddings", 2, 3, 4]
+"""
+LOADS = """
+import sys
+from transformers import pipeline
+answer = pipeline("text-classification", model=sys.argv[1], trust_remote_code=True)
+print(answer([{"text": "a fine film", "text_pair": "a good movie"}] if sys.argv[2] == "pair" else ["a fine film"]))
+"""
+
+
+def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool, watch: bool) -> dict[str, Any]:
+    """One search; how long it took, what it ended with, and whether its model loads."""
+    out = folder / name
+    began = time.monotonic()
+    command = [sys.executable, "-m", "headhunt.cli", "search", *words, "--time", f"{limit}s", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = None
+    while watch and process.poll() is None and first is None:
+        if (out / "best" / "headhunt.json").exists():
+            first = time.monotonic() - began
+        time.sleep(0.1)
+    told, _ = process.communicate(timeout=limit * 3)
+    took = time.monotonic() - began
+    if process.returncode:
+        print(told, flush=True)
+    loads = subprocess.run(
+        [sys.executable, "-c", LOADS, str(out / "model"), "pair" if pair else "one"], capture_output=True, text=True
+    )
+    records = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    outcomes: dict[str, int] = {}
+    for record in records:
+        if record["kind"] == "result":
+            outcomes[record["outcome"]] = outcomes.get(record["outcome"], 0) + 1
+    result = json.loads((out / "result.json").read_text()) if (out / "result.json").exists() else {}
+    told_test = {key: round(value["accuracy"]["value"], 4) for key, value in result.get("test", {}).items()}
+    row = {"run": name, "seconds": round(took, 1), "exit": process.returncode, "loads": loads.returncode == 0}
+    row |= {"outcomes": outcomes, "model_from": result.get("model_from"), "test": told_test}
+    if watch:
+        row["first_model_s"] = None if first is None else round(first, 1)
+    if loads.returncode:
+        print(loads.stderr[-1500:], flush=True)
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    args = parser.parse_args()
+    encoder = encoder_folder(args.encoder)
+    limit, count = (25, 1) if args.quick else (120, args.runs)
+    tasks = {"sst2": "cs224n_sst5", "trec6": "trec6", "mrpc": "mrpc"}
+    rows = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        os.environ |= {"HEADHUNT_CACHE": made, "TOKENIZERS_PARALLELISM": "false"}
+        for name, text in (("hangs", HANGS), ("hungry", HUNGRY)):
+            (folder / f"{name}.toml").write_text(text)
+        plans = [*("sst2", "trec6", "mrpc") * 3][: count - 2 if count > 2 else count]
+        plans += ["hangs", "hungry"] if count > 2 else []
+        for number, plan in enumerate(plans):
+            task = plan if plan in tasks else "sst2"
+            words = [str(args.data / tasks[task]), "--encoder", encoder, "--limit", "500", "--seed", str(number)]
+            words += ["--kind", "classes"]
+            words += ["--space", str(folder / f"{plan}.toml")] if plan not in tasks else []
+            rows.append(run_one(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2"))
+    late = [row for row in rows if row["seconds"] > limit + 5]
+    good = [row for row in rows if row["exit"] == 0 and row["loads"] and row not in late]
+    first = [row["first_model_s"] for row in rows if row.get("first_model_s") is not None]
+    result = {"on_time_with_model": len(good), "runs": len(rows), "limit_s": limit}
+    result |= {"longest_s": max(row["seconds"] for row in rows), "first_model_s": max(first, default=None)}
+    finish(args, {**result, "each": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What stored activations save: one epoch from layer 0 and from half of the layers, beside `transformers.Trainer`'s.
+
+SST sentences of about 25 tokens, 500 rows, batch 32, all in one process with all threads, interleaved, best of several.
+Storing the activations is timed apart: it is done once for all candidates.
+
+    python benchmarks/features.py --data DIR --out benchmarks/results/features.json
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import encoder_folder, finish, options
+from throughput import RECIPE, seconds, trainer_epoch
+
+from headhunt.data import Task, save_task
+from headhunt.modeling.architecture import Head
+from headhunt.spec import Spec
+from headhunt.trial import Bench, Starting
+
+
+def stored_epoch(bench: Bench, encoder: str, freeze: int | str) -> Callable[[], object]:
+    recipe = replace(RECIPE, freeze=freeze)
+    spec = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe).canonical()
+    training, _, tokens = bench.open(spec, np.arange(len(bench.targets)), 0)
+
+    def run() -> None:
+        training.step = training.examples = 0
+        with Starting(bench, training, tokens, spec) as starting:
+            assert starting.layer == (0 if freeze == "embeddings" else freeze)
+            for _ in training.reports():
+                pass
+
+    return run
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    encoder = encoder_folder(args.encoder)
+    rows, repeats = (64, 1) if args.quick else (500, args.repeats)
+    task = Task.load(args.data / "cs224n_sst5", limit=rows, seed=0, kind="classes")
+    task.splits.pop("validation", None)  # every row of the bench is then a training row
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HEADHUNT_CACHE"] = folder
+        save_task(task, Path(folder) / "task")
+        bench = Bench(folder, metric="accuracy")
+        began = time.perf_counter()
+        half = stored_epoch(bench, encoder, 3)
+        half()
+        storing = time.perf_counter() - began
+        whole = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=replace(RECIPE, freeze="all"))
+        tokens = bench.open(whole, np.arange(rows), 0)[2]
+        runs = {
+            "trainer": trainer_epoch(task, encoder, folder),
+            "from_zero": stored_epoch(bench, encoder, "embeddings"),
+            "from_half": half,
+            "head_alone": stored_epoch(bench, encoder, bench.stores(whole, tokens)[0].bottom.depth),
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(repeats + 1):
+            for name, run in runs.items():
+                taken = seconds(run)
+                if turn or args.quick:  # the first turn warms up
+                    times[name].append(taken)
+                print(f"{turn} {name}: {taken:.2f} s", flush=True)
+    best = {name: min(values) for name, values in times.items()}
+    finish(
+        args,
+        {
+            "from_half_vs_trainer": round(best["trainer"] / best["from_half"], 2),
+            "from_zero_vs_trainer": round(best["trainer"] / best["from_zero"], 2),
+            "head_alone_vs_trainer": round(best["trainer"] / best["head_alone"], 1),
+            "storing_and_first_epoch_s": round(storing, 2),
+            "tokens_per_text": round(float(tokens.lengths.mean()), 1),
+            "seconds": {name: [round(value, 3) for value in values] for name, values in times.items()},
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What a search costs beside its trials, and what workers gain, with real trials of the real encoder.
+
+`inline_vs_sum`: wall time of 200 probe-sized trials in this process, as a multiple of the sum of their own times; the
+decisions, the ledger and its syncs are in the first and not in the second. `ray_speedup`: trials per second of two
+one-thread Ray workers against this process with two threads, the same trials, start-up not counted, best of two each.
+
+    python benchmarks/overhead.py --data DIR --out benchmarks/results/overhead.json
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import encoder_folder, finish, options
+
+from headhunt.data import Task, save_task
+from headhunt.ledger import Request
+from headhunt.modeling.architecture import Head
+from headhunt.run import Run
+from headhunt.space import Space
+from headhunt.spec import plain
+from headhunt.study.candidates import Candidates
+from headhunt.study.executor import Inline
+from headhunt.study.ray_executor import RayWorkers
+from headhunt.study.rungs import Ladder
+from headhunt.study.study import Limits, Study
+from headhunt.trial import Bench
+
+SMALL = Space.from_dict(
+    {
+        "head": {
+            "pooling": ["cls", "mean", "max", "attention"],
+            "dropout": {"float": [0.0, 0.4]},
+            "mlp": {"optional": True, "width": [64, 128, 256]},
+        },
+        "recipe": {"label_smoothing": [0.0, 0.05, 0.1]},
+    }
+)
+
+
+def inline_vs_sum(bench: Bench, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
+    own: list[float] = []
+
+    def evaluate(request: Request) -> Any:
+        outcome = bench.run(replace(request, fraction=0.0, checkpoint="", resume=None))
+        own.append(outcome.seconds)
+        return outcome
+
+    with Run(folder, write=True) as run:
+        candidates = Candidates(SMALL, encoder=encoder)
+        study = Study(
+            run, candidates, Inline(evaluate), limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False
+        )
+        began = time.perf_counter()
+        study.go()
+        wall = time.perf_counter() - began
+    return {
+        "inline_vs_sum": round(wall / sum(own), 4),
+        "trials": len(own),
+        "mean_trial_s": round(sum(own) / len(own), 3),
+    }
+
+
+def trials_per_second(executor: Any, encoder: str, count: int) -> float:
+    spec = replace(plain(encoder), head=Head(pooling="mean"))
+    spec = replace(spec, recipe=replace(spec.recipe, freeze=3))
+    requests = [Request(trial=i, spec=spec.to_dict(), rung=0, fraction=1 / 9, seed=i) for i in range(count)]
+    began = time.perf_counter()
+    for request in requests:
+        executor.submit(request)
+    done = 0
+    while done < count:
+        for _, outcome in executor.wait(60):
+            assert outcome.outcome == "ok", outcome
+            done += 1
+    return count / (time.perf_counter() - began)
+
+
+def main() -> None:
+    args = options(__doc__).parse_args()
+    encoder = encoder_folder(args.encoder)
+    trials, count, turns = (10, 2, 1) if args.quick else (200, 8, 2)
+    task = Task.load(args.data / "trec6", limit=60 if args.quick else 300, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HEADHUNT_CACHE"] = folder
+        save_task(task, Path(folder) / "task")
+        bench = Bench(folder, metric="accuracy")
+        result = inline_vs_sum(bench, encoder, trials, Path(folder) / "run")
+        inline, rates = Inline(bench.run), {"inline": [], "ray": []}
+        workers = RayWorkers("headhunt.trial:Bench", {"folder": folder, "metric": "accuracy", "threads": 1}, workers=2)
+        try:
+            trials_per_second(workers, encoder, 4)  # warms both
+            for _ in range(turns):
+                rates["inline"].append(trials_per_second(inline, encoder, count))
+                rates["ray"].append(trials_per_second(workers, encoder, count))
+        finally:
+            workers.close()
+    result["ray_speedup"] = round(max(rates["ray"]) / max(rates["inline"]), 3)
+    result["trials_per_second"] = {name: [round(rate, 3) for rate in found] for name, found in rates.items()}
+    result["inline_threads"] = torch.get_num_threads()
+    finish(args, result)
+
+
+if __name__ == "__main__":
+    main()

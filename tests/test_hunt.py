@@ -1,0 +1,232 @@
+"""A search from data to model, in this process: the command, the run directory, stopping and going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import sentences
+
+import headhunt
+from headhunt.data import Task
+from headhunt.errors import HeadhuntError
+from headhunt.hunt import Search, free_folder, seconds
+from headhunt.ledger import RunError
+from headhunt.space import Space
+
+QUICK = Space.from_dict(
+    {
+        "head": {"pooling": ["cls", "mean", "max"], "dropout": {"float": [0.0, 0.4]}},
+        "recipe": {"epochs": 3.0, "rate": {"log": [1e-3, 3e-2]}, "freeze": ["embeddings", 1, "all"], "batch": [8, 16]},
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+
+
+def task(count: int = 72) -> Task:
+    return Task.load(sentences(count))
+
+
+def hunt(tmp_path, encoder, **options) -> Search:
+    known = {"time": None, "trials": 8, "space": QUICK, "workers": 0, "out": tmp_path / "run"}
+    return headhunt.search(task(), encoder=encoder, **{**known, **options})
+
+
+def test_a_search_ends_with_a_model_and_a_leaderboard(tmp_path, encoders):
+    found = hunt(tmp_path, encoders())
+    board = found.leaderboard()
+    assert len(found.state.trials) == 8 and found.state.ended == "trials"
+    assert board[0]["trial"] == found.best.number and board[0]["rung"] == 2
+    assert [row["score"] for row in board if row["rung"] == 2] == sorted(
+        (row["score"] for row in board if row["rung"] == 2), reverse=True
+    )
+    assert found.model_dir == tmp_path / "run" / "model"
+    assert found.load().predict(["the movie was great"])[0].label in ("good", "bad")
+    card = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
+    assert card["task"]["trained_on"] == "all training rows" and card["trial"] == found.best.number
+
+
+def test_the_result_tells_the_test_score_beside_the_plain_head(tmp_path, encoders):
+    result = hunt(tmp_path, encoders()).result
+    assert {"model", "plain"} <= result["test"].keys()
+    assert result["plain"]["trial"] == 0 and result["plain"]["score"] is not None
+    assert [row["results"] for row in result["rungs"]][-1] >= 1
+    assert 0 <= result["test"]["model"]["accuracy"]["low"] <= result["test"]["model"]["accuracy"]["value"]
+
+
+def test_the_search_never_opens_the_test_rows_before_its_end(tmp_path, encoders, monkeypatch):
+    """With the test files unreadable, every candidate is judged all the same."""
+    from headhunt import hunt as room
+
+    seen = []
+    original = room._End.go
+
+    def unreadable(self):
+        seen.append(len(self.state.settled))
+        original(self)
+
+    real = headhunt.data.saved.open_task
+    opened = []
+
+    def watched(folder, splits=("train", "validation")):
+        if "test" in splits:
+            opened.append(len(seen))
+        return real(folder, splits)
+
+    monkeypatch.setattr(room._End, "go", unreadable)
+    monkeypatch.setattr("headhunt.trial.open_task", watched)
+    monkeypatch.setattr("headhunt.hunt.open_task", watched)
+    hunt(tmp_path, encoders())
+    assert opened and all(count == 1 for count in opened) and seen[0] >= 8
+
+
+def test_a_search_that_is_resumed_gives_what_one_without_a_stop_gives(tmp_path, encoders):
+    whole = hunt(tmp_path / "a", encoders(), trials=10)
+    hunt(tmp_path / "b", encoders(), trials=4)
+    going = headhunt.resume(tmp_path / "b" / "run", trials=10)
+    assert [(row["trial"], row["score"]) for row in whole.leaderboard()] == [
+        (row["trial"], row["score"]) for row in going.leaderboard()
+    ]
+
+
+def test_a_target_ends_it(tmp_path, encoders):
+    found = hunt(tmp_path, encoders(), target=0.01, trials=None)
+    assert found.state.ended == "target" and found.model_dir is not None
+
+
+def test_time_ends_it_in_time(tmp_path, encoders):
+    began = time.time()
+    found = hunt(tmp_path, encoders(), time="6s", trials=None)
+    assert time.time() - began < 9 and found.state.ended == "time"
+    assert found.load() is not None
+
+
+def test_no_time_for_any_candidate_still_gives_a_model(tmp_path, encoders):
+    """Training that would take hours: what is left is the first model, which takes a second."""
+    slow = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"epochs": 1000.0, "batch": [1, 2]}})
+    found = hunt(tmp_path, encoders(), time="5s", trials=None, space=slow)
+    assert found.load() is not None and found.result["model_from"] in ("starter", "000000-all", "000000")
+
+
+def test_a_run_is_not_overwritten(tmp_path, encoders):
+    hunt(tmp_path, encoders(), trials=1)
+    with pytest.raises(RunError, match="resume"):
+        hunt(tmp_path, encoders())
+
+
+def test_a_used_up_time_is_told(tmp_path, encoders):
+    hunt(tmp_path, encoders(), time="3s", trials=None)
+    with pytest.raises(RunError, match="Give --time"):
+        headhunt.resume(tmp_path / "run")
+    going = headhunt.resume(tmp_path / "run", time="4s")
+    assert going.state.elapsed > 3
+
+
+def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):
+    with pytest.raises(HeadhuntError, match="encoder must be"):
+        hunt(tmp_path, str(tmp_path / "nothing"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_candidates_that_all_fail_are_told(tmp_path, encoders):
+    broken = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"freeze": [7, 8, 9]}})
+    found = hunt(tmp_path, encoders(), space=broken, trials=3)
+    assert found.best.number == 0  # the plain head works
+    assert {result.outcome for trial in found.state.trials[1:] for result in trial.results.values()} == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("45", 45), (7.5, 7.5), ("none", None)]
+)
+def test_times(words, expected):
+    assert seconds(words) == expected
+
+
+@pytest.mark.parametrize("words", ["", "soon", "5x", "m", "-3s", "0s", "1.2.3s"])
+def test_times_that_are_none(words):
+    with pytest.raises(HeadhuntError, match="time must be"):
+        seconds(words)
+
+
+def test_a_new_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(free_folder("my data/x")) == "runs/my-data-x"
+    (tmp_path / "runs" / "my-data-x").mkdir(parents=True)
+    assert str(free_folder("my data/x")) == "runs/my-data-x-2"
+
+
+SCRIPT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from headhunt.cli import main
+sys.argv = ["headhunt", *sys.argv[1:]]
+main()
+"""
+
+
+def start(tmp_path, encoder, *more: str) -> subprocess.Popen:
+    texts, labels = sentences(72)
+    rows = "\n".join(f"{text},{label}" for text, label in zip(texts, labels, strict=True))
+    (tmp_path / "data.csv").write_text(f"text,label\n{rows}\n")
+    (tmp_path / "space.json").write_text(json.dumps(QUICK.to_dict()))
+    words = ["search", "data.csv", "--encoder", encoder, "--space", "space.json", "--workers", "0", "--out", "run"]
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words, *more],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HEADHUNT_CACHE": str(tmp_path / "cache")},
+    )
+
+
+def wait_for(path, process, limit: float = 60) -> None:
+    until = time.time() + limit
+    while not path.exists():
+        assert process.poll() is None and time.time() < until, process.communicate()
+        time.sleep(0.05)
+
+
+def test_ctrl_c_once_ends_with_what_was_found(tmp_path, encoders):
+    process = start(tmp_path, encoders(), "--time", "10m")
+    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "model in run/model" in out and "interrupted" in out
+    assert (tmp_path / "run" / "model" / "headhunt.json").exists()
+    assert headhunt.resume(tmp_path / "run", time="3s").state.ended == "time"
+
+
+def test_ctrl_c_twice_stops_at_once_and_can_be_resumed(tmp_path, encoders):
+    process = start(tmp_path, encoders(), "--time", "10m")
+    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (0, 130), err
+    assert "Traceback" not in err
+    assert headhunt.resume(tmp_path / "run", trials=5, time="30s").load() is not None
+
+
+def test_status_while_it_goes_on(tmp_path, encoders):
+    process = start(tmp_path, encoders(), "--time", "10m")
+    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
+    words = [sys.executable, "-m", "headhunt.cli", "status", "run", "--json"]
+    told = json.loads(subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    process.kill()
+    _, err = process.communicate()
+    assert told["ended"] is None and told["model"] and told["trials"] >= 1
+    assert headhunt.load(tmp_path / told["model"]).predict(["a good movie"])
+    assert "a first model is on disk" in err
