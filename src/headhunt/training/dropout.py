@@ -20,7 +20,7 @@ def quick_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
     """For as long as it lasts, the dropout layers of a model on a CPU take the quick way."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout] if device.type == "cpu" else []
     for layer in layers:
-        layer.forward = _quick(layer)  # type: ignore[method-assign]
+        layer.forward = _quick(layer)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
