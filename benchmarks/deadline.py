@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,11 @@ def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool,
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--abreast", type=int, default=1, help="runs at a time, each with a worker less for it")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     limit, count = (25, 1) if args.quick else (120, args.runs)
     tasks = {"sst2": "cs224n_sst5", "trec6": "trec6", "mrpc": "mrpc"}
-    rows = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ |= {"HEADHUNT_CACHE": made, "TOKENIZERS_PARALLELISM": "false"}
@@ -96,12 +97,18 @@ def main() -> None:
             (folder / f"{name}.toml").write_text(text)
         plans = [*("sst2", "trec6", "mrpc") * 3][: count - 2 if count > 2 else count]
         plans += ["hangs", "hungry"] if count > 2 else []
-        for number, plan in enumerate(plans):
+        cores = len(os.sched_getaffinity(0))
+
+        def one(numbered: tuple[int, str]) -> dict[str, Any]:
+            number, plan = numbered
             task = plan if plan in tasks else "sst2"
             words = [str(args.data / tasks[task]), "--encoder", encoder, "--limit", "500", "--seed", str(number)]
-            words += ["--kind", "classes"]
+            words += ["--kind", "classes", "--workers", str(max(1, cores // args.abreast))]
             words += ["--space", str(folder / f"{plan}.toml")] if plan not in tasks else []
-            rows.append(run_one(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2"))
+            return run_one(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2")
+
+        with ThreadPoolExecutor(args.abreast) as pool:
+            rows = list(pool.map(one, enumerate(plans)))
     late = [row for row in rows if row["seconds"] > limit + 5]
     good = [row for row in rows if row["exit"] == 0 and row["loads"] and row not in late]
     first = [row["first_model_s"] for row in rows if row.get("first_model_s") is not None]
