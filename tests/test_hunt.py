@@ -49,10 +49,15 @@ def test_a_search_ends_with_a_model_and_a_leaderboard(tmp_path, encoders):
     assert [row["score"] for row in board if row["rung"] == 2] == sorted(
         (row["score"] for row in board if row["rung"] == 2), reverse=True
     )
-    assert found.model_dir == tmp_path / "run" / "model"
+    assert found.model_dir == tmp_path / "run" / "model" and found.result["best"]["trial"] != 0
     assert found.load().predict(["the movie was great"])[0].label in ("good", "bad")
     card = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
-    assert card["task"]["trained_on"] == "all training rows" and card["trial"] == found.best.number
+    told = found.result["verdict"]
+    assert card["task"]["trained_on"] == "all training rows"
+    assert card["trial"] == (found.result["best"]["trial"] if told["delivered"] == "winner" else 0)
+    assert (
+        (told["claim"] == "gain") == (told["delivered"] == "winner") == told["sentence"].startswith("A reliable gain")
+    )
 
 
 def test_the_result_tells_the_test_score_beside_the_plain_head(tmp_path, encoders):
@@ -63,30 +68,30 @@ def test_the_result_tells_the_test_score_beside_the_plain_head(tmp_path, encoder
     assert 0 <= result["test"]["model"]["accuracy"]["low"] <= result["test"]["model"]["accuracy"]["value"]
 
 
-def test_the_search_never_opens_the_test_rows_before_its_end(tmp_path, encoders, monkeypatch):
-    """With the test files unreadable, every candidate is judged all the same."""
-    from headhunt import hunt as room
+def test_the_search_never_opens_the_test_rows_before_the_verdict(tmp_path, encoders, monkeypatch):
+    """With the test rows unreadable until then, every candidate is judged all the same."""
+    from headhunt import verdict
 
-    seen = []
-    original = room._End.go
+    hidden, shown, judged = tmp_path / "hidden", tmp_path / "run" / "task", []
+    reach = verdict.reach
+    begin = headhunt.hunt._Hunt.open
 
-    def unreadable(self):
-        seen.append(len(self.state.settled))
-        original(self)
+    def hide(self):
+        hidden.mkdir()
+        for path in shown.glob("test.*"):
+            path.rename(hidden / path.name)
+        return begin(self)
 
-    real = headhunt.data.saved.open_task
-    opened = []
+    def show(case, reason, seeds=None):
+        judged.append(len(case.state.settled))
+        for path in hidden.iterdir():
+            path.rename(shown / path.name)
+        return reach(case, reason, seeds)
 
-    def watched(folder, splits=("train", "validation")):
-        if "test" in splits:
-            opened.append(len(seen))
-        return real(folder, splits)
-
-    monkeypatch.setattr(room._End, "go", unreadable)
-    monkeypatch.setattr("headhunt.trial.open_task", watched)
-    monkeypatch.setattr("headhunt.hunt.open_task", watched)
-    hunt(tmp_path, encoders())
-    assert opened and all(count == 1 for count in opened) and seen[0] >= 8
+    monkeypatch.setattr("headhunt.hunt._Hunt.open", hide)
+    monkeypatch.setattr("headhunt.verdict.reach", show)
+    found = hunt(tmp_path, encoders())
+    assert judged[0] >= 8 and "model" in found.result["test"]
 
 
 def test_a_search_that_is_resumed_gives_what_one_without_a_stop_gives(tmp_path, encoders):

@@ -251,6 +251,22 @@ def resume(
 
 
 @app.command()
+def verdict(
+    run: RunFolder,
+    seeds: Annotated[int, typer.Option(help="Trainings of the winner and of the plain head.")] = 3,
+    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    workers: Workers = None,
+    json_: Json = False,
+) -> None:
+    """Compare the winner of a search with the plain head again, each trained with several seeds."""
+    from headhunt import hunt
+    from headhunt.progress import SearchView
+
+    view = SearchView(hunt.Settings.read(run).metric)
+    show_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
+
+
+@app.command()
 def status(run: RunFolder, json_: Json = False) -> None:
     """Tell what is known of a search, under way or over."""
     from headhunt import hunt
@@ -496,8 +512,10 @@ def show_search(search: Search, as_json: bool) -> None:
         f"{len(state.trials)} candidates, {len(state.settled)} results in {state.elapsed:.0f} s; "
         + (f"ended: {state.ended}" if state.ended else f"{len(state.running)} running when last written")
     )
+    if result.get("verdict"):
+        console.print(result["verdict"]["sentence"], style="bold")
     for name, scores in result.get("test", {}).items():
-        words = {"model": "this model", "plain": "the plain head", "mean": "the mean of the best"}[name]
+        words = {"model": "the winner", "plain": "the plain head", "mean": "the mean of the best"}[name]
         score = scores[search.settings.metric]
         console.print(
             f"test rows, {words}: {score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"

@@ -1,8 +1,7 @@
 """A search from data to model: what `headhunt search`, `resume` and `status` do.
 
 Hides the order of things around the study: the run directory that needs nothing but itself, workers, the best model so
-far on disk, the time kept for the end, and the end: the best candidate trained on all rows, the mean of the best, the
-test rows looked at once.
+far on disk, and the time kept for the verdict.
 """
 
 from __future__ import annotations
@@ -11,36 +10,34 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import threading
 import time as clock
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from headhunt.data import Task, open_task, read_about, save_task
+from headhunt import verdict
+from headhunt.data import Task, read_about, save_task
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import DEFAULT_METRIC, check_metric, evaluate, greedy_mean
-from headhunt.ledger import Outcome, Request, RunError, State, Trial
+from headhunt.evaluation import DEFAULT_METRIC, check_metric
+from headhunt.ledger import Request, RunError, State, Trial
 from headhunt.run import TASK, Run
 from headhunt.space import Space
 from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec
 from headhunt.study.candidates import Candidates
 from headhunt.study.executor import Executor, Inline
 from headhunt.study.study import Limits, Study
+from headhunt.verdict import write_json
 
 if TYPE_CHECKING:
     from headhunt.predictor import Predictor
 
-SETTINGS, RESULT, MODEL, MODELS, ENSEMBLE = "search.json", "result.json", "model", "models", "ensemble"
+SETTINGS = "search.json"
 STARTER = -1  # the trial number of the first model, which is no candidate
 LARGEST_RESERVE = 0.35  # share of the time that is kept for the end at most
-MEMBERS = 6  # candidates whose mean is offered at most
 DISK = 8 << 30  # bytes of checkpoints
 
 
@@ -65,7 +62,7 @@ class Settings:
     def write(self, folder: Path) -> None:
         """Keeps the settings."""
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / SETTINGS, asdict(self))
+        write_json(folder / SETTINGS, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Settings:
@@ -83,7 +80,7 @@ class Settings:
 class View(Protocol):
     """Who is shown how a search goes."""
 
-    def begin(self, search: Search, state: State, deadline: float | None) -> None:
+    def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
         """The search begins, or is taken up."""
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
@@ -124,13 +121,13 @@ class Search:
     @property
     def result(self) -> dict[str, Any]:
         """What the search ended with; empty while it goes on."""
-        path = self.run_dir / RESULT
+        path = self.run_dir / verdict.RESULT
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     @property
     def model_dir(self) -> Path | None:
         """The best model on disk."""
-        return best_model(self.run_dir, self.state)
+        return verdict.best_model(self.run_dir, self.state)
 
     def leaderboard(self) -> list[dict[str, Any]]:
         """Candidates with a score, best first."""
@@ -273,6 +270,34 @@ def resume(
     return _Hunt(folder, Settings(**changed), began, limit, view).go()
 
 
+def deepen(
+    folder: str | Path,
+    *,
+    seeds: int = 3,
+    time: str | float | None = None,
+    workers: int | None = None,
+    view: View | None = None,
+) -> Search:
+    """Reaches the verdict of a search again, with the winner and the plain head trained with several seeds.
+
+    Args:
+        folder: The run directory.
+        seeds: How often each is trained on all rows; what was trained before counts.
+        time: How long it may take; no limit unless given.
+        workers: As for `search`; as first asked unless given.
+        view: Who is shown how it goes.
+    """
+    began, limit = clock.time(), seconds(time)
+    settings = Settings.read(Path(folder))
+    settings = settings if workers is None else replace(settings, workers=workers)
+    hunt = _Hunt(Path(folder), settings, began, limit, view)
+    with hunt.open() as study:
+        reason = study.state.ended or "resumed"
+        verdict.reach(hunt.case(study), reason, seeds)
+        study.run.append({"kind": "end", "reason": reason})
+    return Search(folder)
+
+
 class _Hunt:
     """One go at a search: from opening the run to the model."""
 
@@ -288,20 +313,32 @@ class _Hunt:
         self.parts = parts_of(self.about)
 
     def go(self) -> Search:
-        """Searches, ends, and gives back what was found."""
-        search = Search.__new__(Search)
-        search.run_dir, search.settings, search.about = self.folder, self.settings, self.about
+        """Searches, reaches the verdict, and gives back what was found."""
+        with self.open() as study:
+            if study.state.model is None:
+                study.chores.append(self._starter())
+            self.stage = "searching"
+            with interruptible(self._interrupt):
+                reason = study.go()
+            self._refuse_hopeless(study)
+            self._stop.clear()
+            verdict.reach(self.case(study), reason)
+        return Search(self.folder)
+
+    @contextmanager
+    def open(self) -> Iterator[Study]:
+        """The run, opened for writing, with workers and a study that has caught up with its ledger."""
         with Run(self.folder, write=True) as run:
             if self.view:
-                self.view.begin(search, run.state, self.deadline)
+                self.view.begin(self.folder, self.about["name"], run.state, self.deadline)
             executor = self._executor()
             try:
-                self._study(run, executor)
+                self.study = self._catch_up(run, executor)
+                yield self.study
             finally:
                 executor.close()
                 if self.view:
                     self.view.end()
-        return search
 
     def _executor(self) -> Executor:
         settings = self.settings
@@ -325,16 +362,14 @@ class _Hunt:
         bench |= {} if settings.ray else {"memory": int(0.8 * ray.memory() / count)}
         return ray.RayWorkers("headhunt.trial:Bench", bench, workers=settings.workers, address=settings.ray)
 
-    def _study(self, run: Run, executor: Executor) -> None:
+    def _catch_up(self, run: Run, executor: Executor) -> Study:
         settings = self.settings
+        pair = self.about["columns"]["text_b"] is not None
         space = Space.from_dict(settings.space)
-        candidates = Candidates(
-            space, encoder=settings.encoder, pair=self.about["columns"]["text_b"] is not None, rows=self.rows
-        )
         left = None if self.deadline is None else max(0.1, self.deadline - clock.time())
-        study = Study(
+        return Study(
             run,
-            candidates,
+            Candidates(space, encoder=settings.encoder, pair=pair, rows=self.rows),
             executor,
             strategy=settings.strategy,
             limits=Limits(left, settings.trials, settings.target),
@@ -344,18 +379,6 @@ class _Hunt:
             versions=versions(),
             watch=self._watch,
         )
-        self.study = study
-        if run.state.model is None:
-            study.chores.append(self._starter())
-        self.stage = "searching"
-        with interruptible(self._interrupt):
-            reason = study.go()
-        if executor.workers == 0:
-            raise HeadhuntError("There are no workers left.")
-        self._refuse_hopeless(study)
-        with interruptible(None):
-            self._stop.clear()
-            _End(self, study, executor, reason).go()
 
     def _interrupt(self) -> None:
         """First Ctrl-C: no more candidates; what was found so far is brought to its end."""
@@ -374,7 +397,7 @@ class _Hunt:
             rung=0,
             fraction=1.0,
             seed=self.settings.seed,
-            checkpoint=str(self.folder.absolute() / MODELS / "starter"),
+            checkpoint=str(self.folder.absolute() / verdict.MODELS / "starter"),
             deadline=self.deadline,
             job="refit",
         )
@@ -382,8 +405,8 @@ class _Hunt:
     def _watch(self, study: Study) -> None:
         """After every round of results: keep the best on disk, and enough time for the end."""
         state = study.state
-        if self.deadline is not None:
-            study.deadline = self.deadline - self.reserve(study)
+        if self.deadline is not None and self.limit is not None:
+            study.deadline = self.deadline - min(LARGEST_RESERVE * self.limit, self.case(study).reserve())
         self._keep_best(study)
         if self.view:
             self.view.update(state, self.deadline, self.stage)
@@ -392,7 +415,7 @@ class _Hunt:
         state = study.state
         if state.model is not None:
             point(self.folder, state.model["folder"])
-        best = best_whole(study, self.parts)
+        best = verdict.best_whole(study, self.parts)
         if best is None or (state.model and state.model["trial"] == best.number):
             return
         if any(chore.trial == best.number for chore in study.chores) or best.number == getattr(self, "_asked", None):
@@ -400,43 +423,27 @@ class _Hunt:
         resume_from = study.held(best.number)
         if resume_from is not None:
             self._asked = best.number
-            study.chores.append(self.request(study, best, "deliver", resume=resume_from))
+            place = str(self.folder.absolute() / verdict.MODELS / f"{best.number:06d}")
+            study.chores.append(self.case(study).request(best, "deliver", resume=resume_from, checkpoint=place))
 
-    def request(self, study: Study, trial: Trial, job: str, **fields: Any) -> Request:
-        """A request beside the search about one trial."""
-        known = {"checkpoint": str(self.folder.absolute() / MODELS / f"{trial.number:06d}"), "deadline": self.deadline}
-        return Request(
-            trial=trial.number,
-            spec=trial.spec,
-            rung=0,
-            fraction=1.0,
-            seed=study.seed_of(trial.number),
-            shrink=2**trial.shrinks,
-            job=job,
-            **{**known, **fields},
+    def case(self, study: Study) -> verdict.Case:
+        """What the verdict is about."""
+
+        def tell(stage: str) -> None:
+            self.stage = stage or self.stage
+            if self.view:
+                self.view.update(study.state, self.deadline, self.stage)
+
+        return verdict.Case(
+            folder=self.folder,
+            about=self.about,
+            metric=self.settings.metric,
+            parts=self.parts,
+            study=study,
+            executor=study.executor,
+            deadline=self.deadline,
+            tell=tell,
         )
-
-    def refit_seconds(self, study: Study, trial: Trial) -> float:
-        """How long a candidate will train on all rows, judged by what it took so far."""
-        fractions = study.ladder.fractions
-        done = max((rung for rung, result in trial.results.items() if result.score is not None), default=None)
-        if done is None or fractions[done] == 0:
-            return 0.0
-        spent = sum(trial.results[rung].seconds for rung in trial.results if rung <= done and fractions[rung] > 0)
-        whole = spent / (fractions[done] * self.parts)  # seconds of one training
-        share = (self.parts - 1) / self.parts if self.parts > 1 else 1.0
-        return whole / share
-
-    def reserve(self, study: Study) -> float:
-        """Seconds that are kept for the end: the best and the plain head trained on all rows, and the test rows."""
-        assert self.limit is not None
-        trials = study.state.trials
-        known = [trial for trial in (study.state.best, trials[0] if trials else None) if trial is not None]
-        training = max((self.refit_seconds(study, trial) for trial in known), default=0.0)
-        test = self.about["rows"].get("test", 0)
-        one_pass = training / max(1.0, Spec.from_dict(known[0].spec).recipe.epochs) / 3 if known else 0.0
-        answers = one_pass * test / max(1, self.rows) * (2 + MEMBERS * self.parts / max(1, study.executor.workers))
-        return min(LARGEST_RESERVE * self.limit, 1.25 * training + answers + 5.0)
 
     def _refuse_hopeless(self, study: Study) -> None:
         """Where nothing at all could be trained, the reason is the answer."""
@@ -448,196 +455,6 @@ class _Hunt:
             )
 
 
-class _End:
-    """The end of a search: models trained on all rows, the mean of the best, the test rows once."""
-
-    def __init__(self, hunt: _Hunt, study: Study, executor: Executor, reason: str) -> None:
-        self.hunt, self.study, self.executor, self.reason = hunt, study, executor, reason
-        self.folder = hunt.folder
-        self.state = study.state
-
-    def go(self) -> None:
-        """Does all of it, as far as the time goes; a model is there in any case."""
-        study, hunt = self.study, self.hunt
-        best = best_whole(study, hunt.parts)
-        plain = self.state.trials[0] if self.state.trials else None
-        members = self.members()
-        self._tell("training the best candidate on all rows")
-        refits = {}
-        for trial in {t.number: t for t in (best, plain) if t is not None and t.best is not None}.values():
-            folder = self.folder.absolute() / MODELS / f"{trial.number:06d}-all"
-            if not (folder / "headhunt.json").exists():
-                refits[trial.number] = hunt.request(study, trial, "refit", checkpoint=str(folder))
-        answers_share = hunt.reserve(study) * 0.3 if hunt.deadline is not None else 0.0
-        self._work(list(refits.values()), None if hunt.deadline is None else hunt.deadline - answers_share - 1.0)
-        chosen = self._final_model(best)
-        if chosen is not None:
-            place(chosen, self.folder / MODEL)
-        self._tell("answering the test rows, once")
-        tests = self._answers(chosen, best, plain, members) if "test" in hunt.about["rows"] else {}
-        result = self._result(chosen, best, plain, members, tests)
-        _write_json(self.folder / RESULT, result)
-
-    def members(self) -> list[Trial]:
-        """The candidates whose mean is at least as good as the best alone, on rows none of them has seen."""
-        top = self.study.ladder.top
-        full = [trial for trial in self.state.leaderboard() if trial.best and trial.best[0] == top]
-        full = [trial for trial in full if self.study.run.predictions(trial.number, top).exists()][:30]
-        if len(full) < 2:
-            return []
-        outputs, rows = [], None
-        for trial in full:
-            with np.load(self.study.run.predictions(trial.number, top), allow_pickle=False) as found:
-                outputs.append(found["outputs"])
-                rows = found["rows"]
-        task = open_task(self.folder / TASK)
-        targets = np.concatenate([task.splits[n].targets for n in ("train", "validation") if n in task.splits])
-        assert rows is not None
-        chosen = greedy_mean(task.kind, self.hunt.settings.metric, outputs, targets[rows], MEMBERS)
-        return [full[i] for i in chosen if self.study.held(full[i].number)]
-
-    def _work(self, requests: list[Request], deadline: float | None) -> dict[int, Outcome]:
-        """Gives requests to the workers and waits for them, no longer than until the deadline."""
-        done: dict[int, Outcome] = {}
-        for request in requests:
-            fields = {**request.to_dict(), "deadline": deadline}
-            self.executor.submit(Request(**fields))
-        waiting = len(requests)
-        while waiting and (deadline is None or clock.time() < deadline + 1.0):
-            left = 1.0 if deadline is None else min(1.0, max(0.05, deadline + 1.0 - clock.time()))
-            for request, outcome in self.executor.wait(left):
-                waiting -= 1
-                done[request.trial] = outcome
-            if self.hunt.view:
-                self.hunt.view.update(self.state, self.hunt.deadline, self.hunt.stage)
-        if waiting:
-            self.executor.stop()
-        return done
-
-    def _final_model(self, best: Trial | None) -> Path | None:
-        if best is not None:
-            whole = self.folder / MODELS / f"{best.number:06d}-all"
-            if (whole / "headhunt.json").exists():
-                return whole
-        return best_model(self.folder, self.state)
-
-    def _answers(
-        self, chosen: Path | None, best: Trial | None, plain: Trial | None, members: list[Trial]
-    ) -> dict[str, np.ndarray]:
-        """What the models answer to the test rows; those there was no time for are left out."""
-        hunt, study = self.hunt, self.study
-        wanted: dict[str, Request] = {}
-
-        def ask(name: str, trial: Trial, source: str) -> None:
-            path = self.folder.absolute() / "test" / f"{name}.npz"
-            wanted[name] = hunt.request(study, trial, "answer", resume=source, predictions=str(path), checkpoint="")
-
-        anyone = best or plain
-        if chosen is not None and anyone is not None:
-            ask("model", anyone, str(chosen.absolute()))
-        if plain is not None:
-            folder = self.folder / MODELS / f"{plain.number:06d}-all"
-            if (folder / "headhunt.json").exists():
-                ask("plain", plain, str(folder.absolute()))
-        for trial in members:
-            held = study.held(trial.number)
-            if held is not None:
-                ask(f"{trial.number:06d}", trial, held)
-        for request in wanted.values():
-            Path(request.predictions).unlink(missing_ok=True)
-        self._work(list(wanted.values()), None if hunt.deadline is None else hunt.deadline - 1.0)
-        found = {}
-        for name, request in wanted.items():
-            if Path(request.predictions).exists():
-                with np.load(request.predictions, allow_pickle=False) as answers:
-                    found[name] = answers["outputs"]
-        names = [f"{trial.number:06d}" for trial in members]
-        if names and all(name in found for name in names):
-            found["mean"] = np.mean([found[name] for name in names], axis=0)
-        return {name: found[name] for name in ("model", "plain", "mean") if name in found}
-
-    def _result(
-        self,
-        chosen: Path | None,
-        best: Trial | None,
-        plain: Trial | None,
-        members: list[Trial],
-        tests: Mapping[str, np.ndarray],
-    ) -> dict[str, Any]:
-        state, settings, about = self.state, self.hunt.settings, self.hunt.about
-        result: dict[str, Any] = {
-            "schema": 1,
-            "reason": self.reason,
-            "metric": settings.metric,
-            "trials": len(state.trials),
-            "results": len(state.settled),
-            "seconds": round(state.elapsed, 1),
-            "model": None if chosen is None else str(Path(MODEL)),
-            "model_from": None if chosen is None else chosen.name,
-            "best": _summary(best),
-            "plain": _summary(plain),
-            "mean_of": [trial.number for trial in members],
-            "judged_on": f"{self.hunt.parts} parts, out of fold" if self.hunt.parts > 1 else "held-out rows",
-            "rungs": rung_table(state, self.study.ladder.fractions),
-            "versions": versions(),
-        }
-        if tests:
-            test = open_task(self.folder / TASK, ("test",)).splits["test"]
-            result["test"] = {
-                name: evaluate(about["kind"], outputs, test.targets, about["labels"]).to_dict()["scores"]
-                for name, outputs in tests.items()
-            }
-            result["test_rows"] = len(test)
-        return result
-
-    def _tell(self, stage: str) -> None:
-        self.hunt.stage = stage
-        if self.hunt.view:
-            self.hunt.view.update(self.state, self.hunt.deadline, stage)
-
-
-def best_whole(study: Study, parts: int) -> Trial | None:
-    """The best candidate that has at least one whole training behind it."""
-    fractions = study.ladder.fractions
-    whole = [rung for rung, fraction in enumerate(fractions) if fraction * parts >= 1 - 1e-9]
-    ranked = [
-        ((rung, result.score, -trial.number), trial)
-        for trial in study.state.trials
-        for rung, result in trial.results.items()
-        if rung in whole and result.score is not None
-    ]
-    return max(ranked, key=lambda item: item[0])[1] if ranked else None
-
-
-def best_model(folder: Path, state: State) -> Path | None:
-    """The best model on disk: the final one, or the best so far."""
-    if state.ended and (folder / MODEL / "headhunt.json").exists():
-        return folder / MODEL
-    if state.model is not None and (folder / MODELS / state.model["folder"] / "headhunt.json").exists():
-        return folder / MODELS / state.model["folder"]
-    return folder / MODEL if (folder / MODEL / "headhunt.json").exists() else None
-
-
-def rung_table(state: State, fractions: tuple[float, ...]) -> list[dict[str, Any]]:
-    """What each rung cost and gave."""
-    table = []
-    for rung, fraction in enumerate(fractions):
-        results = [trial.results[rung] for trial in state.trials if rung in trial.results]
-        scores = [result.score for result in results if result.score is not None]
-        table.append(
-            {
-                "rung": rung,
-                "fraction": fraction,
-                "results": len(results),
-                "promoted": sum(trial.bracket < rung <= trial.reached for trial in state.trials),
-                "failed": len(results) - len(scores),
-                "seconds": round(sum(result.seconds for result in results), 1),
-                "best": max(scores, default=None),
-            }
-        )
-    return table
-
-
 def parts_of(about: Mapping[str, Any]) -> int:
     """In how many parts candidates are judged; see `trial.plan`."""
     small = about["rows"]["train"] < 2000 and "validation" not in about["rows"]
@@ -647,7 +464,7 @@ def parts_of(about: Mapping[str, Any]) -> int:
 def point(folder: Path, name: str) -> None:
     """Lets `RUN/best` lead to the best model so far, at once, where the system has such links."""
     link, fresh = folder / "best", folder / f".best.{os.getpid()}"
-    target = f"{MODELS}/{name}"
+    target = f"{verdict.MODELS}/{name}"
     try:
         if link.is_symlink() and str(link.readlink()) == target:
             return
@@ -656,22 +473,6 @@ def point(folder: Path, name: str) -> None:
         fresh.replace(link)
     except OSError:
         fresh.unlink(missing_ok=True)
-
-
-def place(source: Path, target: Path) -> None:
-    """Puts a model folder in place, whole or not at all."""
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(source, partial, copy_function=_link_or_copy)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.replace(target)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 @contextmanager
@@ -745,16 +546,3 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available() or torch.backends.mps.is_available()
-
-
-def _summary(trial: Trial | None) -> dict[str, Any] | None:
-    if trial is None:
-        return None
-    rung, score = trial.best or (None, None)
-    return {"trial": trial.number, "rung": rung, "score": score, "spec": trial.spec}
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -19,7 +19,8 @@ from rich.text import Text
 from headhunt.spec import Spec
 
 if TYPE_CHECKING:
-    from headhunt.hunt import Search
+    from pathlib import Path
+
     from headhunt.ledger import State, Trial
     from headhunt.training.loop import Report
 
@@ -75,17 +76,16 @@ class SearchView:
         self._told = (0, "", 0.0, "")
         self._began = time.time()
 
-    def begin(self, search: Search, state: State, deadline: float | None) -> None:
+    def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
         """Opens the panel."""
         self._began = time.time()
-        self._name, self._folder = search.about["name"], search.run_dir
-        self._fractions: tuple[float, ...] = ()
+        self._name = name
         self._shown = (state, deadline, "starting")
         if self._console.is_terminal:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
         else:
-            self._say(f"searching in {search.run_dir}; headhunt status {search.run_dir} tells how it goes")
+            self._say(f"working in {folder}; headhunt status {folder} tells how it goes")
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
         """Notes what is known now."""

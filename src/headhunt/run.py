@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import numpy as np
+
 from headhunt.ledger import SCHEMA, RunError, read, replay
 
 TASK = "task"  # the folder with the data, as the run took it
@@ -147,6 +149,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def predictions_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows a trial was judged on, and its outputs for them."""
+    with np.load(path, allow_pickle=False) as found:
+        return found["rows"], found["outputs"]
 
 
 def size(folder: Path) -> int:

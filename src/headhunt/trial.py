@@ -217,7 +217,7 @@ class Bench:
         return Outcome("ok")
 
     def _answer(self, request: Request, over: Callable[[], bool]) -> Outcome:
-        """Answers the test rows: with a saved model, or with the mean of a candidate's trainings. Nobody else may."""
+        """Answers the test rows, with a saved model or with each of a candidate's trainings. Nobody else may."""
         if request.resume is None:
             raise HeadhuntError("There is no model to answer with.")
         source = Path(request.resume)
@@ -236,7 +236,7 @@ class Bench:
                 answers.append(predictor.outputs(texts, second))
                 if over():
                     raise _StoppedError
-        _keep(Path(request.predictions), outputs=np.mean(answers, axis=0).astype(np.float32))
+        _keep(Path(request.predictions), outputs=np.stack(answers).astype(np.float32))
         return Outcome("ok")
 
     def _save(self, training: Training, predictor: Predictor, request: Request, rows: str) -> None:

@@ -18,6 +18,7 @@ from headhunt.space import Choice, Float, Int, Leaf, Log, Space
 from headhunt.spec import Spec, plain
 
 Params = dict[str, Any]
+SWITCH = Choice((False, True))  # of a part that may be off, or of a yes or no
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
 
 
@@ -46,8 +47,17 @@ class Candidates:
         return self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
 
     def draw(self, rng: random.Random) -> Params:
-        """Parameters at random."""
-        return {path: at(leaf, rng.random()) for path, leaf in self.leaves.items()}
+        """Parameters at random; an optional part is left out two times in three, so that heads stay small."""
+        return {
+            path: rng.random() < 1 / 3 if leaf == SWITCH else at(leaf, rng.random())
+            for path, leaf in self.leaves.items()
+        }
+
+    @staticmethod
+    def cheap(spec: Spec) -> bool:
+        """Whether a candidate trains so little that judging it in full costs less than a rung of another."""
+        head, recipe = spec.head, spec.recipe
+        return recipe.freeze == "all" and not (head.convolutions or head.blocks or recipe.smart)
 
     def express(self, spec: Spec) -> Params | None:
         """The parameters that make this candidate; None if the space has none."""
@@ -55,7 +65,7 @@ class Candidates:
         params: Params = {}
         for path, leaf in self.leaves.items():
             value = _lookup(data, path)
-            if leaf == Choice((False, True)) and not isinstance(value, bool):
+            if leaf == SWITCH and not isinstance(value, bool):
                 value = value is not None  # the switch of a part
             # A value of a part that is off, or that the canonical form replaced, changes nothing; the hash tells.
             params[path] = value if within(leaf, value) else filler(leaf)
@@ -89,13 +99,18 @@ class Candidates:
 
 
 def _known(base: Spec, frozen: list[int], pair: bool) -> Iterator[Spec]:
-    """A mean or learned mean of the tokens, a faster head, the lowest layers left alone: what won on small data."""
+    """The encoder as it came, which takes seconds; then the lowest layers left alone and a faster head."""
     some, half = (frozen[0], frozen[len(frozen) // 2]) if frozen else (0, 0)
     tuned = replace(base.recipe, rate=1e-4, head_rate=5.0, freeze=some, layer_decay=0.95)
     lower = replace(tuned, freeze=half)
+    alone = replace(base.recipe, rate=5e-4, head_rate=10.0, freeze="all")
     if pair:
+        yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=alone)
         yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=lower)
+        yield replace(base, head=Head(pooling="mean", siamese="concat", mlp=Mlp(width=256)), recipe=alone)
         yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=lower)
+    else:
+        yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=alone)
     yield replace(base, head=Head(pooling="attention"), recipe=tuned)
     yield replace(base, head=Head(pooling="mean"), recipe=lower)
     yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=tuned)

@@ -96,7 +96,7 @@ class Bohb(Strategy):
         self._startup = len(candidates.leaves) + 2 if startup is None else startup
         self._results: dict[int, _Results] = {}
         self._made: dict[int, FrozenTrial] = {}
-        self._space = {path: _distribution(leaf) for path, leaf in candidates.leaves.items()}
+        self._space = {path: distribution(leaf) for path, leaf in candidates.leaves.items()}
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Draws with the fixed share, or before there is a rung to model; else asks the model."""
@@ -145,7 +145,7 @@ class Bohb(Strategy):
             value=None,
             datetime_start=None,
             datetime_complete=None,
-            params={path: _code(leaf, params[path]) for path, leaf in self.candidates.leaves.items()},
+            params={path: code_of(leaf, params[path]) for path, leaf in self.candidates.leaves.items()},
             distributions=self._space,
             user_attrs={},
             system_attrs={},
@@ -174,7 +174,8 @@ class Gp(Bohb):
         return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
 
 
-def _distribution(leaf: Leaf) -> BaseDistribution:
+def distribution(leaf: Leaf) -> BaseDistribution:
+    """A leaf as Optuna knows it."""
     if isinstance(leaf, Choice):
         return CategoricalDistribution(range(len(leaf.options)))
     if isinstance(leaf, Int):
@@ -182,7 +183,7 @@ def _distribution(leaf: Leaf) -> BaseDistribution:
     return FloatDistribution(leaf.low, leaf.high, log=isinstance(leaf, Log))
 
 
-def _code(leaf: Leaf, value: Any) -> Any:
+def code_of(leaf: Leaf, value: Any) -> Any:
     """A choice as its place: Optuna cannot tell 1 from true."""
     return leaf.options.index(value) if isinstance(leaf, Choice) else value
 

@@ -218,6 +218,7 @@ class Study:
         bracket = self.ladder.bracket(number - 1)
         if number <= len(self._known):
             spec, params = self._known[number - 1]
+            bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
             return self._register(spec, spec.hash, params, "known", bracket)
         for attempt in range(ASK_AGAIN + DRAW_AGAIN):
             proposal = (self.strategy.ask if attempt < ASK_AGAIN else self.strategy.draw)(number, attempt)
@@ -226,6 +227,7 @@ class Study:
             spec = self.candidates.spec(proposal.params)
             digest = spec.hash
             if digest not in self.state.hashes:
+                bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
                 return self._register(spec, digest, proposal.params, proposal.origin, bracket)
         self._exhausted = True
         return False
