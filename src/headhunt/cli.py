@@ -197,6 +197,9 @@ def search(
         Precision, typer.Option(help="auto computes in 16 bits where that is faster.")
     ] = Precision.auto,
     trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the encoder.")] = False,
+    max_latency: Annotated[str | None, typer.Option(help="As 20ms: what one text may take, on one CPU thread.")] = None,
+    max_size: Annotated[str | None, typer.Option(help="As 60MB: weights a model may have.")] = None,
+    calibrate: Annotated[bool, typer.Option(help="Set the model's probabilities right by a temperature.")] = False,
     json_: Json = False,
 ) -> None:
     """Find the best head and recipe, and end with a model. Ctrl-C once ends it with what was found, twice at once."""
@@ -228,6 +231,9 @@ def search(
         device=device,
         precision=precision.value,
         trust_remote_code=trust_remote_code,
+        max_latency=max_latency,
+        max_size=max_size,
+        calibrate=calibrate,
         view=SearchView(metric or DEFAULT_METRIC[task.kind]),
     )
     show_search(found, json_)
@@ -264,6 +270,30 @@ def verdict(
 
     view = SearchView(hunt.Settings.read(run).metric)
     show_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
+
+
+@app.command()
+def ablate(
+    run: RunFolder,
+    seeds: Annotated[int, typer.Option(help="How often each variant is judged.")] = 1,
+    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    workers: Workers = None,
+    json_: Json = False,
+) -> None:
+    """Find out why the winner won: take out each of its parts, put back each item of its recipe, judge again."""
+    from headhunt import hunt
+    from headhunt.progress import SearchView
+
+    view = SearchView(hunt.Settings.read(run).metric)
+    found = hunt.explain(run, seeds=seeds, time=time, workers=workers, view=view)
+    if json_:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    print(f"winner: {found['metric']} {found['base']['score']:.4f} on {found['rows']:,} rows it was not trained on")
+    for item in found["items"]:
+        print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
+    for name in found["failed"]:
+        print(f"not judged: {name}")
 
 
 @app.command()

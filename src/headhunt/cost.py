@@ -1,9 +1,10 @@
-"""What a model costs to use: seconds per text on this device, bytes, floating-point operations."""
+"""What a model costs to use: seconds per text on this device (one thread of a CPU), bytes, operations."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,31 @@ def measure_cost(
     }
 
 
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, one thread: what a text costs must not depend on how busy the other cores are."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def latency(
     predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, batch: int, repeats: int
 ) -> dict[str, float]:
     """Milliseconds per call, median and 99th percentile."""
     taken = []
-    for turn in range(repeats + WARM):
-        rows = [(turn * batch + i) % len(texts) for i in range(batch)]
-        second = None if texts_b is None else [texts_b[i] for i in rows]
-        began = time.perf_counter()
-        predictor.outputs([texts[i] for i in rows], second)  # gives numpy arrays, so the device has finished
-        taken.append(time.perf_counter() - began)
+    predictor.model.eval()
+    with one_thread(predictor.device):
+        for turn in range(repeats + WARM):
+            rows = [(turn * batch + i) % len(texts) for i in range(batch)]
+            second = None if texts_b is None else [texts_b[i] for i in rows]
+            began = time.perf_counter()
+            predictor.outputs([texts[i] for i in rows], second)  # gives numpy arrays, so the device has finished
+            taken.append(time.perf_counter() - began)
     p50, p99 = np.quantile(taken[WARM:], [0.5, 0.99]) * 1000
     return {"p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3)}
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headhunt import verdict
+from headhunt import ablation, verdict
 from headhunt.data import Task, read_about, save_task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, check_metric
@@ -58,6 +58,9 @@ class Settings:
     device: str | None = None
     precision: str = "auto"
     trust_remote_code: bool = False
+    max_latency: float | None = None
+    max_size: float | None = None
+    calibrate: bool = False
 
     def write(self, folder: Path) -> None:
         """Keeps the settings."""
@@ -175,6 +178,9 @@ def search(
     device: str | None = None,
     precision: str = "auto",
     trust_remote_code: bool = False,
+    max_latency: str | float | None = None,
+    max_size: str | float | None = None,
+    calibrate: bool = False,
     view: View | None = None,
     **options: Any,
 ) -> Search:
@@ -196,6 +202,9 @@ def search(
         device: "cuda", "mps" or "cpu"; the fastest there is unless given.
         precision: "auto", "fp32" or "bf16".
         trust_remote_code: Whether code that comes with the encoder may run.
+        max_latency: Milliseconds one text may take in the median, as 20 or "20ms", on one thread of a CPU or a GPU.
+        max_size: Megabytes of weights, as 60 or "60MB".
+        calibrate: Whether the delivered model's probabilities are set right by a temperature.
         view: Who is shown how it goes.
         options: Passed on to `Task.load`: text, text_b, label, kind, test, limit …
 
@@ -228,6 +237,9 @@ def search(
         device=device,
         precision=precision,
         trust_remote_code=trust_remote_code,
+        max_latency=amount(max_latency, {"ms": 1.0, "s": 1000.0}, "latency", "20ms"),
+        max_size=amount(max_size, {"mb": 1.0, "gb": 1000.0, "kb": 0.001}, "size", "60MB"),
+        calibrate=calibrate,
     )
     save_task(task, folder / TASK)
     settings.write(folder)
@@ -298,6 +310,41 @@ def deepen(
     return Search(folder)
 
 
+def explain(
+    folder: str | Path,
+    *,
+    seeds: int = 1,
+    time: str | float | None = None,
+    workers: int | None = None,
+    view: View | None = None,
+) -> dict[str, Any]:
+    """Finds out why the winner won: each of its parts taken out, each item of its recipe put back.
+
+    Args:
+        folder: The run directory.
+        seeds: How often each variant is judged.
+        time: How long it may take; no limit unless given.
+        workers: As for `search`; as first asked unless given.
+        view: Who is shown how it goes.
+
+    Returns:
+        What `ablation.json` holds.
+    """
+    began, limit = clock.time(), seconds(time)
+    search = Search(folder)
+    settings = search.settings if workers is None else replace(search.settings, workers=workers)
+    told = search.result.get("best")
+    best = told["trial"] if told else search.best.number if search.best else None
+    if best is None:
+        raise RunError(f"{folder} has no winner yet.")
+    hunt = _Hunt(Path(folder), settings, began, limit, view)
+    with hunt.open() as study:
+        reason = study.state.ended or "resumed"
+        result = ablation.ablate(hunt.case(study), best, seeds)
+        study.run.append({"kind": "end", "reason": reason})
+    return result
+
+
 class _Hunt:
     """One go at a search: from opening the run to the model."""
 
@@ -349,6 +396,8 @@ class _Hunt:
             "device": settings.device,
             "precision": settings.precision,
             "trust_remote_code": settings.trust_remote_code,
+            "max_latency": settings.max_latency,
+            "max_size": settings.max_size,
         }
         if settings.workers == 0:
             from headhunt.trial import Bench
@@ -443,6 +492,7 @@ class _Hunt:
             executor=study.executor,
             deadline=self.deadline,
             tell=tell,
+            calibrate=self.settings.calibrate,
         )
 
     def _refuse_hopeless(self, study: Study) -> None:
@@ -515,6 +565,25 @@ def seconds(time: str | float | None) -> float | None:
     if not found or sum(found) <= 0 or not math.isfinite(sum(found)):
         raise HeadhuntError(f"The time must be as 90s, 10m or 1h30m; found {time!r}.")
     return found[0] * 3600 + found[1] * 60 + found[2]
+
+
+def amount(given: str | float | None, units: Mapping[str, float], what: str, example: str) -> float | None:
+    """A number with its unit, in the first of the units.
+
+    Raises:
+        HeadhuntError: If it is none.
+    """
+    if given is None or isinstance(given, int | float):
+        return given
+    match = re.fullmatch(r"([\d.]+)\s*([a-z]*)", given.strip().lower())
+    factor = units.get(match[2] or next(iter(units))) if match else None
+    try:
+        value = float(match[1]) * factor if match and factor else 0.0
+    except ValueError:
+        value = 0.0
+    if value <= 0:
+        raise HeadhuntError(f"The largest {what} must be as {example}; found {given!r}.")
+    return value
 
 
 def free_folder(name: str) -> Path:

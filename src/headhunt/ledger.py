@@ -28,6 +28,7 @@ OUTCOMES = {
     "ok": "trained and scored",
     "collapsed": "predicts one class, or its loss is flat or not a number",
     "memory": "ran out of memory",
+    "limit": "slower or larger than the user allows",
     "lost": "its worker died",
     "error": "failed for another reason",
 }
@@ -63,7 +64,7 @@ class Request:
     """Seconds after which the executor ends a worker that does not answer."""
     job: str = "judge"
     """`judge` it; `refit` it on all rows and save the model as `checkpoint`; `deliver` there what `resume` holds;
-    `answer` the test rows with it."""
+    `answer` the test rows with it; measure its `cost`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain, JSON-able data."""

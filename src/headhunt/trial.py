@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headhunt.cost import latency, measure_cost
 from headhunt.data import Split, Task, open_task
 from headhunt.device import pick_device
 from headhunt.errors import HeadhuntError, ModelError, out_of_memory
@@ -63,6 +64,8 @@ class Bench:
         budget: Bytes for stored activations on this machine.
         threads: Of this process; torch's own choice unless given.
         memory: Bytes this process may take beyond what it has now, where the system can hold it to that.
+        max_latency: Milliseconds that one text may take, in the median; slower candidates are not trained.
+        max_size: Megabytes of weights a candidate may have.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Bench:
         budget: int | None = None,
         threads: int | None = None,
         memory: int | None = None,
+        max_latency: float | None = None,
+        max_size: float | None = None,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -88,6 +93,8 @@ class Bench:
         self._splits = [self.task.splits[name] for name in ("train", "validation") if name in self.task.splits]
         self.targets = np.concatenate([split.targets for split in self._splits])
         self._stored, self._budget = stored, budget
+        self.max_latency, self.max_size = max_latency, max_size
+        self._costs: dict[Any, dict[str, float]] = {}
         self._tokens: dict[Any, Tokens] = {}
         self._stores: dict[Any, Store] = {}
         self._bottoms: dict[str, Bottom] = {}
@@ -108,7 +115,13 @@ class Bench:
         def over() -> bool:
             return time.time() >= deadline or stop()
 
-        jobs = {"judge": self._judge, "refit": self._refit, "deliver": self._deliver, "answer": self._answer}
+        jobs = {
+            "judge": self._judge,
+            "refit": self._refit,
+            "deliver": self._deliver,
+            "answer": self._answer,
+            "cost": self._cost,
+        }
         work = jobs[request.job]
         try:
             outcome = work(request, over)
@@ -116,6 +129,8 @@ class Bench:
             outcome = Outcome(STOPPED)
         except _CollapsedError as error:
             outcome = Outcome("collapsed", extra={"message": str(error)})
+        except _LimitError as error:
+            outcome = Outcome("limit", extra={"message": str(error)})
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
@@ -124,6 +139,11 @@ class Bench:
 
     def _judge(self, request: Request, over: Callable[[], bool]) -> Outcome:
         spec, share = Spec.from_dict(request.spec), request.fraction
+        whole = share == 1
+        limited = self.max_latency is not None or self.max_size is not None
+        cost = self.cost_of(spec) if whole or limited else {}
+        if limited:
+            self._refuse_costly(cost)
         if share == 0:
             spec, share = probe(spec), 1.0
         begun = share * len(self.parts)
@@ -145,7 +165,8 @@ class Bench:
         score = measure(self.task.kind, self.metric, found, self.targets[held])
         if not math.isfinite(score):
             raise _CollapsedError(f"its {self.metric} is not a number")
-        extra = {"loss": losses[-1] if losses else None, "from_layer": layer, "held": len(held)}
+        extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
+        extra |= {"from_layer": layer, "held": len(held), **cost}
         return Outcome("ok", score=score, examples=examples, extra=extra)
 
     def _part(self, request: Request, spec: Spec, number: int, until: float, over: Callable[[], bool]) -> _Part:
@@ -192,6 +213,31 @@ class Bench:
             same = bool((answers == answers[0]).all()) and not bool((targets == targets[0]).all())
         if same and (not losses or losses[-1] > FLAT * _loss_of_shares(self.task.kind, targets)):
             raise _CollapsedError("it gives the same answer to every text")
+
+    def cost_of(self, spec: Spec) -> dict[str, float]:
+        """What one text costs a candidate and how large it is; an untrained model tells that as well."""
+        key = (*_token_key(spec), repr(spec.head))
+        if key not in self._costs:
+            predictor = self.open(spec, np.arange(2), 0)[1]
+            found = latency(predictor, *self._some_texts(), 1, 12)
+            parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
+            self._costs[key] = {"latency_ms": found["p50_ms"], "megabytes": round(parameters * 4 / 1e6, 2)}
+        return self._costs[key]
+
+    def _refuse_costly(self, cost: dict[str, float]) -> None:
+        if self.max_latency is not None and cost["latency_ms"] > self.max_latency:
+            raise _LimitError(f"takes {cost['latency_ms']:.1f} ms for a text; {self.max_latency:g} are allowed")
+        if self.max_size is not None and cost["megabytes"] > self.max_size:
+            raise _LimitError(f"has {cost['megabytes']:.1f} MB of weights; {self.max_size:g} are allowed")
+
+    def _cost(self, request: Request, over: Callable[[], bool]) -> Outcome:
+        """Measures thoroughly what a candidate costs to use."""
+        predictor = self.open(Spec.from_dict(request.spec), np.arange(2), request.seed)[1]
+        return Outcome("ok", extra={"cost": measure_cost(predictor, *self._some_texts(), repeats=30)})
+
+    def _some_texts(self) -> tuple[list[str], list[str] | None]:
+        split = self._splits[0]
+        return split.texts(0, 256), split.texts_b(0, 256)
 
     def _refit(self, request: Request, over: Callable[[], bool]) -> Outcome:
         """Trains on all rows and saves the model; the folder appears when it is whole."""
@@ -323,6 +369,10 @@ class _Part:
 
 class _StoppedError(Exception):
     """The deadline has come, or somebody asked to stop."""
+
+
+class _LimitError(Exception):
+    """The candidate is slower or larger than it may be."""
 
 
 class _CollapsedError(Exception):

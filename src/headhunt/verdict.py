@@ -147,7 +147,10 @@ def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
     answers = _answers(case, winner, plain, trained, members) if "test" in case.about["rows"] else {}
     comparison = _compare(case, winner, plain, trained, answers)
     delivered, source = _deliver(case, winner, plain, trained, comparison)
+    costs = _costs(case, judged, winner, plain)
     result = _result(case, reason, winner, plain, members, judged, trained, answers, comparison, delivered, source)
+    for finalist in result["finalists"]:
+        finalist |= costs.get(finalist["trial"], {})
     write_json(case.folder / RESULT, result)
     return result
 
@@ -322,7 +325,46 @@ def _deliver(
     name, source = trainings[0] if trainings else ("best so far", best_model(case.folder, case.state))
     if source is not None:
         place(source, case.folder / MODEL)
+        if case.calibrate and case.about["kind"] == "classes":
+            _calibrate(case, case.folder / MODEL, winner if name == "winner" else plain)
     return name, source
+
+
+def _calibrate(case: Case, folder: Path, trial: Trial | None) -> None:
+    """Divides the logits of a saved model by its temperature, within its last layer: any tool that loads it sees it."""
+    temperature = temperature_of(case, trial)
+    if temperature is None:
+        return
+    import torch
+
+    from headhunt.modeling.build import output_of
+    from headhunt.predictor import Predictor
+
+    predictor = Predictor.load(folder, device=torch.device("cpu"))
+    with torch.no_grad():
+        output_of(predictor.model).weight.div_(temperature)
+        output_of(predictor.model).bias.div_(temperature)
+    predictor.facts["temperature"] = temperature
+    partial = folder.with_name(f"{folder.name}.calibrated")
+    predictor.save(partial)
+    shutil.rmtree(folder)
+    partial.replace(folder)
+
+
+def _costs(
+    case: Case, judged: Mapping[int, list[float]], winner: Trial | None, plain: Trial | None
+) -> dict[int, dict[str, Any]]:
+    """What the finalists cost to use, measured one after the other while nothing else runs; as far as the time goes."""
+    found: dict[int, dict[str, Any]] = {}
+    ahead = [trial.number for trial in (winner, plain) if trial is not None]
+    for number in dict.fromkeys([*ahead, *judged]):
+        if case.left() < 12.0:
+            break
+        case.tell("measuring what the finalists cost to use")
+        until = None if case.deadline is None else case.deadline - 1.0
+        for request, outcome in case.work([case.request(case.state.trials[number], "cost")], until):
+            found[request.trial] = outcome.extra.get("cost", {})
+    return found
 
 
 def _result(

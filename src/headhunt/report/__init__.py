@@ -1,6 +1,6 @@
 """The report of a search: one page that opens from disk, and the same facts as JSON."""
 
-from headhunt.report.figures import facts as facts
-# from headhunt.report.page import write as write
+from headhunt.report.figures import facts
+from headhunt.report.page import write
 
-__all__ = ["facts"]
+__all__ = ["facts", "write"]

@@ -1,8 +1,8 @@
 """Figure data to drawings: SVG as text, without a plotting library.
 
-Hides coordinates. Colours and type come from the page's CSS variables through classes, so that one drawing serves light,
-dark and print; every drawing says in words what it shows. A chart is drawn for a width in CSS pixels, so that its type
-keeps its size: a page that is read on a phone too has it drawn twice.
+Hides coordinates. Colours and type come from the page's CSS variables through classes, so that one drawing serves
+light, dark and print; every drawing says in words what it shows. A chart is drawn for a width in CSS pixels, so that
+its type keeps its size: a page that is read on a phone too has it drawn twice.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def number(value: float | None, digits: int = 4) -> str:
 def signed(value: float, digits: int = 4) -> str:
     """A difference, always with its sign."""
     return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """A share."""
+    return f"{number(value * 100, digits)}\N{NO-BREAK SPACE}%"
 
 
 def compact(value: float | None) -> str:
@@ -57,7 +62,7 @@ def whiskers(rows: Sequence[Mapping[str, Any]], metric: str, width: float = WIDE
     left, right, top, step = (150 if width > NARROW else 104), 74, 10, 46
     height = top + step * len(rows) + 40
     ends = [end for row in rows for end in (row["low"], row["high"])]
-    marks, x = _axis(min(ends), max(ends), left, width - right, 7 if width > NARROW else 4)
+    marks, x = _axis(*_padded(ends, 0.03), left, width - right, 7 if width > NARROW else 4)
     bottom = top + step * len(rows)
     body = [_grid_x(marks, x, top, bottom), _text(left, bottom + 36, metric, "label")]
     for row in rows:
@@ -92,7 +97,7 @@ def differences(items: Sequence[Mapping[str, Any]], metric: str, width: float = 
     left, right, top, step = (8 if stacked else 300), 76, 12, (50 if stacked else 32)
     height = top + step * len(items) + 40
     ends = [0.0, *(end for item in items for end in (item["low"], item["high"], item["difference"]))]
-    marks, x = _axis(min(ends), max(ends), left, width - right, 4 if stacked else 6)
+    marks, x = _axis(*_padded(ends, 0.03), left, width - right, 4 if stacked else 6)
     bottom = top + step * len(items)
     body = [_grid_x(marks, x, top, bottom, signed), _text(left, bottom + 36, f"change of {metric}", "label")]
     body.append(_line(x(0), top, x(0), bottom, "zero"))
@@ -100,10 +105,11 @@ def differences(items: Sequence[Mapping[str, Any]], metric: str, width: float = 
         y = top + step * (place + 0.5) + (9 if stacked else 0)
         start, end = sorted((x(0), x(item["difference"])))
         certain = "accent" if item["low"] > 0 or item["high"] < 0 else "neutral"
+        shape = f'x="{_n(start)}" y="{_n(y - 7)}" width="{_n(max(1, end - start))}" height="14"'
         name = _fit(str(item["name"]), 52 if stacked else 42)
         body += [
             _text(left, y - 14, name, "name") if stacked else _text(left - 14, y + 4, name, "name", "end"),
-            f'<rect class="bar {certain}" x="{_n(start)}" y="{_n(y - 7)}" width="{_n(max(1, end - start))}" height="14"/>',
+            f'<rect class="bar {certain}" {shape}/>',
             _line(x(item["low"]), y, x(item["high"]), y, "whisker ink"),
             _text(width - right + 12, y + 4, signed(item["difference"]), "value"),
         ]
@@ -149,11 +155,11 @@ def progress(data: Mapping[str, Any], width: float = WIDE) -> str:
     for rung in range(data["top"] + 1):
         kind = "accent" if rung == data["top"] else "faint"
         dots = [(x(p["at"]), y(max(low, p["score"]))) for p in results if p["rung"] == rung]
-        body.append(_dots(dots, f"dots {kind}", 3.2))
+        body.append(_dots(dots, f"dots {kind}", 3.2 if len(results) < 150 else 2.2))
     if plain:
         level = y(plain["score"])
         body.append(_line(left, level, width - right, level, "reference"))
-        body.append(_text(width - right, level - 7, f"plain head {number(plain['score'])}", "note", "end"))
+        body.append(_text(width - right, level - 7, f"plain head {number(plain['score'])}", "note halo", "end"))
     steps = [(x(at), y(max(low, score))) for at, score in best]
     path = f"M{_p(steps[0])}" + "".join(f"H{_n(at)}V{_n(level)}" for at, level in steps[1:]) + f"H{_n(width - right)}"
     body.append(f'<path class="curve accent" d="{path}"/>')
@@ -194,7 +200,7 @@ def losses(data: Mapping[str, Any], width: float = HALF) -> str:
     levels, y = _axis(low, high, bottom, top, 5)
     body = [
         _grid_y(levels, y, left, width - right),
-        _text(left, height - 4, "training, in the order of reports", "label"),
+        _text(left, height - 4, "reports in their order; each part begins anew", "label"),
     ]
     for who, kind in (("plain", "curve dashed"), ("winner", "curve accent")):
         if who in lines:
@@ -206,7 +212,7 @@ def losses(data: Mapping[str, Any], width: float = HALF) -> str:
 
 
 def parallel(data: Mapping[str, Any], axes: Sequence[int], width: float = WIDE) -> str:
-    """Each candidate as a line through its choices to its score; the best tenth stands out.
+    """Each candidate as a line through its choices to its score; the best stand out.
 
     Args:
         data: The space as `figures` gives it.
@@ -230,9 +236,10 @@ def parallel(data: Mapping[str, Any], axes: Sequence[int], width: float = WIDE) 
             draw = "L"
         return "".join(points) + f"{draw}{_n(x(len(axes)))} {_n(y(max(low, row['score'])))}"
 
-    best = rows[-max(1, len(rows) // 10) :]
+    best = rows[-best_shown(len(rows)) :]
+    pale = f'style="stroke-opacity:{min(0.45, max(0.15, 45 / len(rows))):.2f}"'  # many lines would become one surface
     body = [
-        f'<path class="thread faint" d="{"".join(path(row) for row in rows[: -len(best)])}"/>',
+        *(f'<path class="thread faint" {pale} d="{path(row)}"/>' for row in rows[: -len(best)]),
         f'<path class="thread accent" d="{"".join(path(row) for row in best)}"/>',
         *(f'<path class="curve accent" d="{path(row)}"/>' for row in best if row["trial"] == data["winner"]),
     ]
@@ -249,7 +256,12 @@ def parallel(data: Mapping[str, Any], axes: Sequence[int], width: float = WIDE) 
     body.append(_text(x(len(axes)), top - 14, data["metric"], "name small", "middle"))
     body += [_text(x(len(axes)) + 6, y(level) + 3.5, words, "tick") for level, words in levels]
     names = ", ".join(data["leaves"][axis]["name"] for axis in axes)
-    return svg(width, height, f"{len(rows)} candidates as lines through {names} to {data['metric']}.", body, "tall")
+    return svg(width, height, f"{len(rows)} candidates as lines through {names} to {data['metric']}.", body)
+
+
+def best_shown(count: int) -> int:
+    """How many of so many candidates stand out: a tenth, and no more than can be told apart."""
+    return max(1, min(12, count // 10))
 
 
 def slice_of(data: Mapping[str, Any], axis: int, width: float = SMALL) -> str:
@@ -257,12 +269,12 @@ def slice_of(data: Mapping[str, Any], axis: int, width: float = SMALL) -> str:
     leaf = data["leaves"][axis]
     rows = [(row, row["places"][axis]) for row in data["trials"] if row["places"][axis] is not None]
     low, high = _range([row["score"] for row in data["trials"]])
-    left, right, top, bottom = 66, 8, 26, 142
-    marks, x = _axis(low, high, left, width - right, 2)
+    left, right, top, bottom = 72, 8, 26, 142
+    marks, x = _axis(low, high, left, width - right, 4)
     lanes = max(1, len(leaf["ticks"]))
     y = _scale(0, 1, bottom - 4, top + 4)
     body = [_text(0, 12, leaf["name"], "name small"), _grid_x(marks, x, top, bottom)]
-    body += [_text(left - 8, y(at) + 3.5, _fit(words, 9), "tick", "end") for at, words in leaf["ticks"]]
+    body += [_text(left - 8, y(at) + 3.5, _fit(words, 10), "tick", "end") for at, words in leaf["ticks"]]
     spread = 0.36 / lanes if len({at for _, at in rows}) <= 12 else 0.0  # choices lie on lanes; a lane is a little wide
     for top_rung, kind in ((False, "faint"), (True, "accent")):
         dots = [
@@ -270,7 +282,7 @@ def slice_of(data: Mapping[str, Any], axis: int, width: float = SMALL) -> str:
             for row, at in rows
             if (row["rung"] == data["top"]) is top_rung
         ]
-        body.append(_dots(dots, f"dots {kind}", 3.4))
+        body.append(_dots(dots, f"dots {kind}", 3.4 if len(rows) < 150 else 2.0))
     return svg(width, bottom + 22, f"{data['metric']} of {len(rows)} candidates against {leaf['name']}.", body)
 
 
@@ -296,12 +308,13 @@ def front(data: Mapping[str, Any], cost: str, label: str, width: float = HALF) -
     for item in items:
         kind = "accent" if item in best else "neutral"
         at, level = x(item[cost]), y(item["score"])
-        anchor, shift = ("end", -10) if at > width * 0.72 else ("start", 10)
+        # Below and beside a dot there is no line: the front comes from below it and leaves it level.
+        anchor, shift = ("end", -8) if at > width * 0.72 else ("start", 8)
         body.append(
             f"<g><title>{escape(item['name'])}: {number(item['score'])}, {compact(item[cost])}. {escape(item['words'])}"
             f'</title><circle class="dot {kind}" cx="{_n(at)}" cy="{_n(level)}" r="5.5"/></g>'
         )
-        body.append(_text(at + shift, level - 8, item["name"], "note", anchor))
+        body.append(_text(at + shift, level + 17, item["name"], "note", anchor))
     said = "; ".join(f"{item['name']} {number(item['score'])} at {compact(item[cost])}" for item in items)
     return svg(width, height, f"{data['metric']} against {label}: {said}.", body)
 
@@ -309,14 +322,14 @@ def front(data: Mapping[str, Any], cost: str, label: str, width: float = HALF) -
 def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], name: str, width: float = HALF) -> str:
     """How often each class was taken for each; shades are shares of the true class."""
     count = len(labels)
-    left, top = 104, 30
+    left, top = 116, 30
     side = min(76.0, (width - left - 8) / count)
     body = [_text(left, 12, "predicted", "label"), _text(left - 12, 12, "true", "label", "end")]
     across = side * 0.9 / 6.6  # characters that fit above a column
     for row, counts in enumerate(matrix):
         total = sum(counts) or 1
         y = top + side * row + 14
-        body.append(_text(left - 12, y + side / 2 + 4, _fit(labels[row], 15), "name small", "end"))
+        body.append(_text(left - 12, y + side / 2 + 4, _fit(labels[row], 14), "name small", "end"))
         if across >= 2:
             words = _fit(labels[row], int(across))
             body.append(_text(left + side * (row + 0.5), top + 6, words, "tick", "middle"))
@@ -351,12 +364,12 @@ def calibration(data: Mapping[str, Any], width: float = HALF) -> str:
     most = max(one["rows"] for one in bins) or 1
     for one in bins:
         radius = 3 + 5 * math.sqrt(one["rows"] / most)
-        words = f"{one['rows']:,} rows: {one['confidence']:.0%} sure, {one['accuracy']:.0%} right"
+        words = f"{one['rows']:,} rows: {percent(one['confidence'])} sure, {percent(one['accuracy'])} right"
         body.append(
             f'<g><title>{words}</title><circle class="dot accent" cx="{_n(x(one["confidence"]))}" '
             f'cy="{_n(y(one["accuracy"]))}" r="{_n(radius)}"/></g>'
         )
-    said = "; ".join(f"{one['confidence']:.0%} sure, {one['accuracy']:.0%} right" for one in bins)
+    said = "; ".join(f"{percent(one['confidence'])} sure, {percent(one['accuracy'])} right" for one in bins)
     return svg(width, height, f"Calibration: {said}.", body)
 
 
@@ -426,9 +439,8 @@ def _encoder_bars(stage: Mapping[str, Any], count: int, bar: int, x: float, y: f
         )
         parts.append(f'<rect class="layer {"frozen" if still else "trained"}" {shape}><title>{words}</title></rect>')
         if place > count - taken:
-            parts.append(
-                f'<circle class="dot accent bare" cx="{_n(x + wide + 7)}" cy="{_n(y + bar * (place + 0.36))}" r="2.4"/>'
-            )
+            spot = f'cx="{_n(x + wide + 7)}" cy="{_n(y + bar * place + (bar - 3) / 2)}"'
+            parts.append(f'<circle class="dot accent bare" {spot} r="3"/>')
     return "".join(parts)
 
 
@@ -507,9 +519,9 @@ def _range(values: Sequence[float], cut: float = 0.05) -> Point:
     return low - room, high + room
 
 
-def _padded(values: Sequence[float]) -> Point:
+def _padded(values: Sequence[float], share: float = 0.14) -> Point:
     low, high = min(values), max(values)
-    room = 0.14 * (high - low) or abs(high) * 0.1 or 0.01
+    room = share * (high - low) or abs(high) * 0.1 or 0.01
     return low - room, high + room
 
 

@@ -174,7 +174,7 @@ def _headline(run: _Run) -> str:
     count = f"{len(run.state.trials)} candidate{'s' if len(run.state.trials) != 1 else ''}"
     if best is None or best.best is None:
         return f"No candidate has a score yet, after {clock_words(run.state.elapsed)} and {count}."
-    words = f"{run.metric} of {best.best[1]:.4f}"
+    words = f"{best.best[1]:.4f} {run.metric}"
     so_far = "reached" if run.state.ended else "has so far reached"
     if best is plain:
         return f"The plain head is the best of {count}: it {so_far} {words} on held-out rows."
@@ -292,11 +292,11 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         words["layer decay"] = f"× {recipe['layer_decay']:g} per layer"
     words |= {
         "schedule": recipe["schedule"],
-        "warm-up": f"{recipe['warmup']:.0%} of the training",
+        "warm-up": f"{recipe['warmup'] * 100:.0f}\N{NO-BREAK SPACE}% of the training",
         "epochs": f"{recipe['epochs']:g}",
         "batch": str(recipe["batch"]),
         "weight decay": f"{recipe['weight_decay']:g}",
-        "frozen": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers"),
+        "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
         "texts": f"{recipe['max_length']} tokens, cut at the {recipe['truncation']}"
         if recipe["truncation"] == "end"
         else f"{recipe['max_length']} tokens, cut in the middle",
@@ -346,8 +346,8 @@ def _learning(run: _Run) -> dict[str, Any] | None:
             lines.append({"trial": trial.number, "scores": [[run.fractions[rung], score] for rung, score in scored]})
     losses = {}
     for who, one in (("winner", run.winner), ("plain", run.plain)):
-        results = [one.results[rung] for rung in sorted(one.results)] if one else []
-        held = [loss for result in results for loss in _numbers(result.extra.get("losses"))]
+        last = one.results[max(one.results)] if one and one.results else None
+        held = _numbers(last.extra.get("losses")) if last else []
         if len(held) > 1:
             losses[who] = held
     if not lines and not losses:
@@ -398,7 +398,7 @@ def _place(spec: Mapping[str, Any], path: str, leaf: Leaf) -> float | None:
 def leaf_words(path: str) -> str:
     """A leaf's path as people say it."""
     parts = path.split(".")[1:] if path.startswith(("head.", "recipe.")) else path.split(".")
-    return " ".join(parts).replace("_", " ")
+    return " ".join(parts).replace("_", " ").replace("mlp", "MLP").replace("smart", "SMART").replace("lora", "LoRA")
 
 
 def ticks(leaf: Leaf) -> list[tuple[float, str]]:
@@ -574,7 +574,7 @@ def _repeat(run: _Run) -> dict[str, Any]:
     words = [f"{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
     if settings.trust_remote_code:
         words.append("--trust-remote-code")
-    return {"command": "headhunt search DATA " + " ".join(words), "seed": settings.seed, "space": settings.space}
+    return {"command": ["headhunt search DATA", *words], "seed": settings.seed, "space": settings.space}
 
 
 def _space_name(run: _Run) -> str:

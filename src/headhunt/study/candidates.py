@@ -19,6 +19,7 @@ from headhunt.spec import Spec, plain
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # of a part that may be off, or of a yes or no
+COSTLY = ("head.convolutions", "head.blocks", "recipe.smart")
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
 
 
@@ -52,6 +53,14 @@ class Candidates:
             path: rng.random() < 1 / 3 if leaf == SWITCH else at(leaf, rng.random())
             for path, leaf in self.leaves.items()
         }
+
+    def cheapened(self, params: Params) -> Params:
+        """The same head, without what makes it costly, on the encoder as it came; as it was where that cannot be."""
+        freeze = self.leaves.get("recipe.freeze")
+        if freeze is None or not within(freeze, "all"):
+            return params
+        costly = {path: False for path in COSTLY if path in self.leaves}
+        return {**params, **costly, "recipe.freeze": "all"}
 
     @staticmethod
     def cheap(spec: Spec) -> bool:

@@ -79,6 +79,8 @@ class Bohb(Strategy):
         share: How many proposals are drawn at random whatever the model says.
         cap: How many results of a rung the model is shown.
         startup: Results a rung needs before it is modelled; BOHB's d + 2 unless given.
+        thrift: How many proposals are made cheap, their encoder frozen: they cost a hundredth of the others, tell as
+            much about the head, and are members for the mean of the best.
     """
 
     rungs = True
@@ -90,9 +92,10 @@ class Bohb(Strategy):
         share: float = 0.25,
         cap: int = 200,
         startup: int | None = None,
+        thrift: float = 0.4,
     ) -> None:
         super().__init__(candidates, seed)
-        self._share, self._cap = share, cap
+        self._share, self._cap, self._thrift = share, cap, thrift
         self._startup = len(candidates.leaves) + 2 if startup is None else startup
         self._results: dict[int, _Results] = {}
         self._made: dict[int, FrozenTrial] = {}
@@ -100,6 +103,12 @@ class Bohb(Strategy):
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Draws with the fixed share, or before there is a rung to model; else asks the model."""
+        proposal = self._propose(number, attempt)
+        if self.rng(number, -1 - attempt).random() < self._thrift:
+            return Proposal(self.candidates.cheapened(proposal.params), proposal.origin)
+        return proposal
+
+    def _propose(self, number: int, attempt: int) -> Proposal:
         rung = self.rung()
         rng = self.rng(number, attempt)
         if rung is None or rng.random() < self._share:
@@ -159,7 +168,7 @@ class Tpe(Bohb):
     rungs = False
 
     def __init__(self, candidates: Candidates, seed: int = 0, share: float = 0.0, cap: int = 200) -> None:
-        super().__init__(candidates, seed, share, cap, startup=10)
+        super().__init__(candidates, seed, share, cap, startup=10, thrift=0.0)
 
 
 class Gp(Bohb):
@@ -168,7 +177,7 @@ class Gp(Bohb):
     rungs = False
 
     def __init__(self, candidates: Candidates, seed: int = 0, share: float = 0.0, cap: int = 80) -> None:
-        super().__init__(candidates, seed, share, cap, startup=10)
+        super().__init__(candidates, seed, share, cap, startup=10, thrift=0.0)
 
     def _sampler(self, seed: int) -> BaseSampler:
         return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
