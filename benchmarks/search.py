@@ -1,8 +1,8 @@
 """The real thing: searches of ten minutes on three tasks of 500 rows, `bohb` beside `random` and the plain head.
 
-500 rows are drawn of the training split and up to 1,000 of the test split, by pandas' `sample` with seed 0, as in the
-comparison with other tools; sst2 is drawn from SST sentences (cs224n_sst5 without the neutral class). Each search is a command of
-its own with two workers. Kept of each: the summary, what every rung cost, and the best score over time.
+500 rows are drawn of the training split and up to 1,000 of the test split, by pandas' `sample` with seed 0. sst2 is
+drawn from SST sentences (cs224n_sst5 without the neutral class). Each search is a command of its own with two workers.
+Kept of each: the summary, what every rung cost, and the best score over time.
 
     python benchmarks/search.py --data DIR --out benchmarks/results/search.json
 

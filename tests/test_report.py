@@ -476,11 +476,12 @@ def test_a_search_that_went_on_says_that_its_verdict_is_old(copy):
     assert "gone on since" in render(facts(copy))
 
 
-def test_a_search_without_a_result_has_a_page(copy):
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_search_that_has_just_begun_has_a_page(copy, records):
     for name in ("result.json", "predictions"):
         shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
     lines = (copy / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    (copy / "ledger.jsonl").write_bytes(b"".join(lines[:2]))
+    (copy / "ledger.jsonl").write_bytes(b"".join(lines[:records]))
     found = facts(copy)
     assert found["headline"].startswith("No candidate has a score yet")
     check_html(render(found))

@@ -237,6 +237,8 @@ def search(
         view=SearchView(metric or DEFAULT_METRIC[task.kind]),
     )
     show_search(found, json_)
+    if not json_:
+        report(found.run_dir)
 
 
 @app.command()
@@ -294,6 +296,14 @@ def ablate(
         print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
     for name in found["failed"]:
         print(f"not judged: {name}")
+
+
+@app.command()
+def report(run: RunFolder) -> None:
+    """Write RUN/report.html, a page that opens from disk, and the same facts as RUN/report.json."""
+    from headhunt.report import write
+
+    print(f"report in {write(run)}")
 
 
 @app.command()

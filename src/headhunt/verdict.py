@@ -35,7 +35,7 @@ from headhunt.spec import Spec
 from headhunt.study.executor import Executor
 from headhunt.study.study import Study
 
-RESULT, MODEL, MODELS = "result.json", "model", "models"
+RESULT, IMPORTANCE, MODEL, MODELS = "result.json", "importance.json", "model", "models"
 FINALISTS = 3  # candidates that are trained again with other seeds
 MEMBERS = 6  # candidates whose mean is offered at most
 MISTAKES = 10
@@ -152,7 +152,17 @@ def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
     for finalist in result["finalists"]:
         finalist |= costs.get(finalist["trial"], {})
     write_json(case.folder / RESULT, result)
+    if case.left() > 5.0:
+        _write_importances(case)
     return result
+
+
+def _write_importances(case: Case) -> None:
+    from headhunt.study.importance import importances  # Optuna takes a while to load
+
+    items = [{"name": name, "importance": share} for name, share in importances(case.state, case.study.candidates)]
+    if items:
+        write_json(case.folder / IMPORTANCE, {"schema": 1, "items": items})
 
 
 def _judge_again(case: Case, plain: Trial | None) -> dict[int, list[float]]:

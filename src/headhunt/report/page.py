@@ -353,6 +353,8 @@ def _data(found: Facts) -> str:
 
 
 def _trials(found: Facts) -> str:
+    if "trials" not in found:
+        return ""
     columns = ("candidate", "score", "rung", "what it is", "outcome", "origin", "seconds")
     numeric = {"candidate", "score", "rung", "seconds"}
     heads = "".join(
