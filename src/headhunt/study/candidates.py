@@ -19,6 +19,7 @@ from headhunt.spec import Spec, plain
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # of a part that may be off, or of a yes or no
+RATES = ("recipe.rate", "recipe.head_rate")
 COSTLY = ("head.convolutions", "head.blocks", "recipe.smart")
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
 
@@ -60,7 +61,10 @@ class Candidates:
         if freeze is None or not within(freeze, "all"):
             return params
         costly = {path: False for path in COSTLY if path in self.leaves}
-        return {**params, **costly, "recipe.freeze": "all"}
+        # A head alone wants higher rates: the upper half of what may be chosen.
+        rates = {path: leaf for path, leaf in self.leaves.items() if path in RATES and isinstance(leaf, Log)}
+        higher = {path: at(leaf, 0.5 + along(leaf, params[path]) / 2) for path, leaf in rates.items()}
+        return {**params, **costly, **higher, "recipe.freeze": "all"}
 
     @staticmethod
     def cheap(spec: Spec) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headhunt.errors import HeadhuntError
-from headhunt.ledger import STOPPED, Outcome, Request, State
+from headhunt.ledger import STOPPED, Outcome, Request, State, Trial
 from headhunt.run import Run, droppable, size
 from headhunt.spec import Spec
 from headhunt.study.candidates import Candidates, Params
@@ -29,7 +29,7 @@ ASK_AGAIN = 20  # how often a strategy is asked for another candidate where its 
 DRAW_AGAIN = 200  # how often then one is drawn at random before the space counts as exhausted
 GRACE = 2.0  # seconds after the deadline for workers that are just ending
 POLL = 0.5  # seconds after which the loop looks whether it should stop
-PATIENCE = (60.0, 10.0)  # a worker is ended after so many seconds, and so many times what its rung took at most so far
+PATIENCE = (120.0, 10.0)  # a worker is ended after so many seconds, and so many times what the slowest so far took
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Study:
         self._reason: str | None = None
         self._exhausted = False
         self._watch = watch
-        self._longest: dict[int, float] = {}
+        self._slowest: float | None = None
         self.deadline: float | None = None
         """When to stop, in seconds since 1970; may be moved while the search goes on."""
         self.chores: deque[Request] = deque()
@@ -178,7 +178,10 @@ class Study:
     def _learn(self, number: int, rung: int) -> None:
         trial = self.state.trials[number]
         score = trial.results[rung].score
-        self._longest[rung] = max(trial.results[rung].seconds, self._longest.get(rung, 0.0))
+        share = self._share(trial, rung)
+        if score is not None and share > 0 and trial.bracket < self.ladder.top:
+            # Candidates that begin at the top are the cheap ones, and say nothing about the others.
+            self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / share)
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
             self.strategy.tell(number, trial.params, rung, score)
@@ -268,8 +271,19 @@ class Study:
             resume=str(self.run.checkpoint(number, below[0])) if below else None,
             predictions=str(self.run.predictions(number, rung)),
             deadline=self.deadline,
-            patience=max(PATIENCE[0], PATIENCE[1] * self._longest[rung]) if rung in self._longest else None,
+            patience=self._patience(trial, rung),
         )
+
+    def _share(self, trial: Trial, rung: int) -> float:
+        """The share of its budget a candidate uses at a rung."""
+        below = max((self.ladder.fractions[one] for one in trial.results if one < rung), default=0.0)
+        return self.ladder.fractions[rung] - below
+
+    def _patience(self, trial: Trial, rung: int) -> float | None:
+        """When to give up on a worker: long after the slowest candidate so far would have been done."""
+        if self._slowest is None:
+            return None
+        return max(PATIENCE[0], PATIENCE[1] * self._slowest * self._share(trial, rung))
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         if outcome.outcome == STOPPED:
