@@ -16,7 +16,7 @@ check:  ## what a machine can judge
 	lint-imports
 
 test:  ## add PYTEST="-m 'not slow'" for a quick look
-	pytest -n 2 $(PYTEST)
+	pytest -n 2 --dist loadgroup $(PYTEST)
 
 docs:  ## docs/commands.md from the commands themselves
 	python docs/make_commands.py
