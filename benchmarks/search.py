@@ -72,6 +72,59 @@ def run_one(words: list[str], folder: Path, strategy: str, minutes: float, encod
     return {**result, "curve": curve_of(folder, top), "seed": seed}
 
 
+def drawing(kept: Path, seed: int) -> str:
+    """Best judged score over time, a panel per task: bohb, random, and the plain head as a line."""
+    colours = {"bohb": "#2563eb", "random": "#d97706"}
+    wide, high, left, top = 300, 210, 52, 34
+    size = f'width="{3 * (wide + 30)}" height="{high + 100}"'
+    font = 'font-family="system-ui, sans-serif" font-size="12" fill="#333"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}><rect width="100%" height="100%" fill="#fff"/>']
+    for place, task in enumerate(TASKS):
+        found = {
+            strategy: json.loads(path.read_text())
+            for strategy in STRATEGIES
+            if (path := kept / f"{task}-{strategy}-{seed}.json").exists()
+        }
+        plain = next((one["plain"]["score"] for one in found.values() if one["plain"]["score"]), None)
+        scores = [score for one in found.values() for _, score in one["curve"]] + ([plain] if plain else [])
+        if not scores:
+            continue
+        low, span = min(scores) - 0.01, max(scores) - min(scores) + 0.02
+        end = max(one["seconds"] for one in found.values())
+        x0, y0 = place * (wide + 30) + left, top
+
+        def x(at: float, x0: float = x0, end: float = end) -> float:
+            return x0 + at / end * (wide - left)
+
+        def y(score: float, y0: float = y0, low: float = low, span: float = span) -> float:
+            return y0 + (1 - (score - low) / span) * high
+
+        parts.append(f'<text x="{x0}" y="{y0 - 12}" font-weight="600">{task}, 500 rows</text>')
+        for i in range(5):
+            score = low + span * i / 4
+            parts.append(f'<path d="M{x0} {y(score):.1f}h{wide - left}" stroke="#eee"/>')
+            parts.append(f'<text x="{x0 - 6}" y="{y(score) + 4:.1f}" text-anchor="end">{score * 100:.1f}</text>')
+        for minute in range(0, int(end // 60) + 1, 2):
+            parts.append(f'<text x="{x(minute * 60):.1f}" y="{y0 + high + 18}" text-anchor="middle">{minute}</text>')
+        if plain:
+            parts.append(f'<path d="M{x0} {y(plain):.1f}h{wide - left}" stroke="#888" stroke-dasharray="4 4"/>')
+            parts.append(f'<text x="{x0 + 4}" y="{y(plain) - 5:.1f}" fill="#777">plain head</text>')
+        for strategy, one in found.items():
+            steps = [*one["curve"], (one["seconds"], one["curve"][-1][1])] if one["curve"] else []
+            path = "".join(
+                f"M{x(at):.1f} {y(score):.1f}" if not i else f"H{x(at):.1f}V{y(score):.1f}"
+                for i, (at, score) in enumerate(steps)
+            )
+            parts.append(f'<path d="{path}" fill="none" stroke="{colours[strategy]}" stroke-width="2"/>')
+        parts.append(f'<text x="{x0 + (wide - left) / 2}" y="{y0 + high + 36}" text-anchor="middle">minutes</text>')
+    for i, (strategy, colour) in enumerate(colours.items()):
+        parts.append(f'<rect x="{left + i * 90}" y="{high + 82}" width="14" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 20 + i * 90}" y="{high + 88}">{strategy}</text>')
+    words = "accuracy on rows the models were not trained on, best so far"
+    parts.append(f'<text x="{left + 190}" y="{high + 88}" fill="#777">{words}</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -105,6 +158,8 @@ def main() -> None:
                     "trials": found["trials"],
                     "rungs": [[row["results"], row["promoted"], row["seconds"]] for row in found["rungs"]],
                 }
+    if not args.quick:
+        (RESULTS / "search.svg").write_text(drawing(kept, args.seed))
     finish(args, {"minutes": minutes, "rung_columns": ["results", "promoted", "worker seconds"], **result})
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import threading
 import time as clock
@@ -358,6 +359,10 @@ class _Hunt:
         self.study: Study | None = None
         self.stage = "starting"
         self.parts = parts_of(self.about)
+        self._seen = 0  # settled results that were looked at
+        self._best: tuple[tuple[int, float, int], Trial] | None = None
+        self._asked: int | None = None  # the trial whose model was last asked for
+        self._shown: list[str] = []  # models that `best` has led to
 
     def go(self) -> Search:
         """Searches, reaches the verdict, and gives back what was found."""
@@ -454,20 +459,26 @@ class _Hunt:
     def _watch(self, study: Study) -> None:
         """After every round of results: keep the best on disk, and enough time for the end."""
         state = study.state
+        for number, rung in state.settled[self._seen :]:
+            ranked = verdict.rank_whole(study, self.parts, state.trials[number], rung)
+            if ranked is not None and (self._best is None or ranked > self._best[0]):
+                self._best = ranked, state.trials[number]
+        self._seen = len(state.settled)
+        best = self._best[1] if self._best else None
         if self.deadline is not None and self.limit is not None:
-            study.deadline = self.deadline - min(LARGEST_RESERVE * self.limit, self.case(study).reserve())
-        self._keep_best(study)
+            study.deadline = self.deadline - min(LARGEST_RESERVE * self.limit, self.case(study).reserve(best))
+        self._keep_best(study, best)
         if self.view:
             self.view.update(state, self.deadline, self.stage)
 
-    def _keep_best(self, study: Study) -> None:
+    def _keep_best(self, study: Study, best: Trial | None) -> None:
         state = study.state
-        if state.model is not None:
+        if state.model is not None and state.model["folder"] not in self._shown[-1:]:
             point(self.folder, state.model["folder"])
-        best = verdict.best_whole(study, self.parts)
-        if best is None or (state.model and state.model["trial"] == best.number):
-            return
-        if any(chore.trial == best.number for chore in study.chores) or best.number == getattr(self, "_asked", None):
+            self._shown.append(state.model["folder"])
+            for old in self._shown[:-2]:  # somebody may still be loading the one before
+                shutil.rmtree(self.folder / verdict.MODELS / old, ignore_errors=True)
+        if best is None or best.number == self._asked or (state.model and state.model["trial"] == best.number):
             return
         resume_from = study.held(best.number)
         if resume_from is not None:

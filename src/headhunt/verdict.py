@@ -114,10 +114,10 @@ class Case:
         share = self.about["rows"].get("test", 0) / max(1, self.about["rows"]["train"])
         return self.training_seconds(trial) / epochs / 3 * share
 
-    def reserve(self) -> float:
+    def reserve(self, best: Trial | None) -> float:
         """Seconds that the least there is to do will take: both models on all rows, and their answers."""
         trials = self.state.trials
-        known = [trial for trial in (best_whole(self.study, self.parts), trials[0] if trials else None) if trial]
+        known = [trial for trial in (best, trials[0] if trials else None) if trial is not None]
         training = max((self.training_seconds(trial) for trial in known), default=0.0)
         answers = max((self.answer_seconds(trial) for trial in known), default=0.0)
         models = 2 + (2 * self.parts + MEMBERS * self.parts) / max(1, self.executor.workers)
@@ -176,17 +176,18 @@ def _judge_again(case: Case, plain: Trial | None) -> dict[int, list[float]]:
     if len(finalists) < 2:
         return scores
     again = [case.state.trials[number] for number in scores]
+    reserve = case.reserve(finalists[0])
     cost = sum(case.training_seconds(trial) * max(1, case.parts - 1) for trial in again)
     slots = max(1, case.executor.workers)
     for seed in (1, 2):
-        if case.deadline is None or cost / slots * 1.3 + case.reserve() > case.left():
+        if case.deadline is None or cost / slots * 1.3 + reserve > case.left():
             break
         requests = [
             case.request(trial, "judge", seed, predictions=str(_again(case, trial, seed)))
             for trial in again
             if not _again(case, trial, seed).exists()
         ]
-        until = None if case.deadline is None else case.deadline - case.reserve()
+        until = case.deadline - reserve
         case.work(requests, until)
         for trial in again:
             path = _again(case, trial, seed)
@@ -524,15 +525,16 @@ def judged_targets(case: Case) -> np.ndarray:
 
 def best_whole(study: Study, parts: int) -> Trial | None:
     """The best candidate that has at least one whole training behind it."""
-    fractions = study.ladder.fractions
-    whole = [rung for rung, fraction in enumerate(fractions) if fraction * parts >= 1 - 1e-9]
-    ranked = [
-        ((rung, result.score, -trial.number), trial)
-        for trial in study.state.trials
-        for rung, result in trial.results.items()
-        if rung in whole and result.score is not None
-    ]
-    return max(ranked, key=lambda item: item[0])[1] if ranked else None
+    ranked = [(rank_whole(study, parts, trial, rung), trial) for trial in study.state.trials for rung in trial.results]
+    known = [(rank, trial) for rank, trial in ranked if rank is not None]
+    return max(known, key=lambda item: item[0])[1] if known else None
+
+
+def rank_whole(study: Study, parts: int, trial: Trial, rung: int) -> tuple[int, float, int] | None:
+    """What candidates with a whole training are ranked by: the rung, the score, then who came first."""
+    score = trial.results[rung].score
+    whole = study.ladder.fractions[rung] * parts >= 1 - 1e-9
+    return (rung, score, -trial.number) if whole and score is not None else None
 
 
 def best_model(folder: Path, state: State) -> Path | None:
