@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,8 @@ def main() -> None:
                     if not args.quick:
                         kept.mkdir(parents=True, exist_ok=True)
                         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+                        for report in (Path(made) / f"{task}-{strategy}").glob("report.*"):
+                            shutil.copy(report, path.with_suffix(f".report{report.suffix}"))
                 test = {name: scores["accuracy"]["value"] for name, scores in found.get("test", {}).items()}
                 result.setdefault(task, {})[strategy] = {
                     "test": test,
