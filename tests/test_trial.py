@@ -14,8 +14,9 @@ from headhunt.data import Task, save_task
 from headhunt.ledger import STOPPED, Request
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
+from headhunt.run import FOLDS
 from headhunt.spec import Recipe, Spec
-from headhunt.trial import FOLDS, Bench, plan, probe
+from headhunt.trial import Bench, plan, probe
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from headhunt.data import Task, read_about, save_task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, check_metric
 from headhunt.ledger import Request, RunError, State, Trial
-from headhunt.run import TASK, Run
+from headhunt.run import TASK, Run, parts_of
 from headhunt.space import Space
 from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec
 from headhunt.study.candidates import Candidates
@@ -358,7 +358,7 @@ class _Hunt:
         self._stop = threading.Event()
         self.study: Study | None = None
         self.stage = "starting"
-        self.parts = parts_of(self.about)
+        self.parts = parts_of(self.about["rows"])
         self._seen = 0  # settled results that were looked at
         self._best: tuple[tuple[int, float, int], Trial] | None = None
         self._asked: int | None = None  # the trial whose model was last asked for
@@ -514,12 +514,6 @@ class _Hunt:
             raise HeadhuntError(
                 f"No candidate could be trained. The first one failed with: {failed[0].extra['message']}"
             )
-
-
-def parts_of(about: Mapping[str, Any]) -> int:
-    """In how many parts candidates are judged; see `trial.plan`."""
-    small = about["rows"]["train"] < 2000 and "validation" not in about["rows"]
-    return 3 if small else 1
 
 
 def point(folder: Path, name: str) -> None:

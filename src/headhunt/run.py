@@ -26,6 +26,8 @@ import numpy as np
 from headhunt.ledger import SCHEMA, RunError, read, replay
 
 TASK = "task"  # the folder with the data, as the run took it
+SMALL = 2000  # training rows; fewer are judged out of fold
+FOLDS = 3  # so that a third of a candidate's budget is one whole training
 IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
 
 
@@ -149,6 +151,15 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def parts_of(rows: Mapping[str, int]) -> int:
+    """In how many parts candidates are judged: the folds of small data, or one, the rows held out.
+
+    Args:
+        rows: How many each split has.
+    """
+    return FOLDS if rows["train"] < SMALL and "validation" not in rows else 1
 
 
 def predictions_of(path: Path) -> tuple[np.ndarray, np.ndarray]:

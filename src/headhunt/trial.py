@@ -37,14 +37,12 @@ from headhunt.features import Bottom, Store, attach
 from headhunt.ledger import STOPPED, Outcome, Request
 from headhunt.modeling.build import build, load_tokenizer, longest_input
 from headhunt.predictor import CARD, Predictor
-from headhunt.run import TASK
+from headhunt.run import TASK, parts_of
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import Frame, Tokens, tokenise
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective
 
-SMALL = 2000  # training rows; fewer are judged out of fold
-FOLDS = 3  # so that the rung of 1/3 is one whole training
 HELD_OUT = 2000  # rows that larger data is judged on, at most a fifth
 PROBE = Recipe(epochs=10.0, rate=3e-3, freeze="all")  # the probe trains the head alone, each in the same way
 FLAT = 0.95  # a loss that is still above this share of what the class shares alone give has learned nothing
@@ -387,8 +385,9 @@ def plan(task: Task, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     train = len(task.splits["train"])
     if "validation" in task.splits:
         return [(np.arange(train), train + np.arange(len(task.splits["validation"])))]
-    if train < SMALL:
-        return task.folds(FOLDS, seed)
+    folds = parts_of({name: len(split) for name, split in task.splits.items()})
+    if folds > 1:
+        return task.folds(folds, seed)
     return task.folds(max(5, round(train / HELD_OUT)), seed)[:1]
 
 
