@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from headhunt.data import open_task
-from headhunt.hunt import Search, parts_of
+from headhunt.hunt import Search
 from headhunt.ledger import State, Trial
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
 from headhunt.progress import best_so_far, clock_words, describe
 from headhunt.report.heldout import look
-from headhunt.run import TASK, Run
+from headhunt.run import TASK, Run, parts_of
 from headhunt.space import NAMED, OFF, Choice, Leaf, Space
 from headhunt.spec import FREEZES, Spec
 from headhunt.study.candidates import Candidates, along, at, within
@@ -143,7 +143,7 @@ def _about_run(run: _Run) -> dict[str, Any]:
     state, result = run.state, run.result
     failed = sum(one.score is None for trial in state.trials for one in trial.results.values())
     began = run.header.get("at")
-    parts = parts_of(run.about)
+    parts = parts_of(run.about["rows"])
     return {
         "name": run.about["name"],
         "folder": run.folder.as_posix(),
