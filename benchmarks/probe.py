@@ -1,7 +1,7 @@
 """Does the probe earn its place? Rank correlation of cheap scores with full training, over random candidates.
 
 Each candidate of the default space (SMART, which doubles the cost, is off) is probed, its head alone on stored
-activations, and trained whole on 100 rows; both are judged on 400 others of the training split. The rungs 1/9 and 1/3
+activations, and trained whole on 80 rows; both are judged on 400 others of the training split. The rungs 1/9 and 1/3
 of the same training are kept beside it. Kendall's τ between each cheap score and the full one, with a bootstrap
 interval over candidates; the probe also judged on only as many rows as the candidate learns from, as in a search.
 
@@ -24,7 +24,7 @@ import numpy as np
 from measure import RESULTS, encoder_folder, finish, options
 
 TASKS = ("trec6", "sst2", "qqp")
-ROWS, JUDGED = 100, 400
+ROWS, JUDGED = 80, 400
 CANDIDATES = 40
 FRACTIONS = (0.0, 1 / 9, 1 / 3, 1.0)
 NAMES = ("probe", "ninth", "third", "full")
@@ -33,7 +33,7 @@ _benches: dict[str, Any] = {}
 
 
 def prepare(name: str, data: Path, encoder: str, folder: Path) -> None:
-    """A task with 100 rows to learn from and 400 others to be judged on, all of the training split."""
+    """A task with 80 rows to learn from and 400 others to be judged on, all of the training split."""
     from headhunt.data import Task, save_task
 
     task = Task.load(data / name, limit=ROWS + JUDGED, seed=0)
