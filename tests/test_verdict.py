@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from conftest import sentences
 from test_hunt import QUICK, hunt
 
 import headhunt
-from headhunt.ablation import variants
+from headhunt.ablation import NAMES, variants
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, compare, fit_temperature, greedy_mean, reliability
 from headhunt.hunt import amount, explain
@@ -172,6 +173,11 @@ def test_variants_take_one_thing_out_each():
     assert found["encoder blocks: on → none"].recipe == spec.recipe
     assert len({variant.hash for variant in found.values()} | {spec.hash}) == len(found) + 1
     assert variants(plain("any"), 500) == {}
+
+
+def test_every_part_and_item_has_a_name():
+    known = {field.name for field in (*fields(Head), *fields(Recipe))}
+    assert set(NAMES) == known - {"max_length"}
 
 
 def test_an_ablation_tells_what_each_thing_is_worth(tmp_path, encoders):

@@ -15,7 +15,7 @@ from headhunt.evaluation import compare, evaluate
 from headhunt.ledger import Request
 from headhunt.modeling.architecture import Head
 from headhunt.run import predictions_of
-from headhunt.spec import Recipe, Spec, plain
+from headhunt.spec import Spec, plain
 from headhunt.verdict import Case, judged_targets, write_json
 
 ABLATION = "ablation.json"
@@ -141,6 +141,3 @@ def ablate(case: Case, trial_number: int, seeds: int = 1) -> dict[str, Any]:
 
 def _place(case: Case, spec: Spec, seed: int) -> Path:
     return case.folder.absolute() / "ablation" / f"{spec.hash}-{seed}.npz"
-
-
-assert {field.name for field in (*fields(Head), *fields(Recipe))} - {"max_length"} == set(NAMES)
