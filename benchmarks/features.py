@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import encoder_folder, finish, options
-from throughput import RECIPE, seconds, trainer_epoch
+from measure import encoder_folder, finish, interleaved, options
+from throughput import RECIPE, trainer_epoch
 
 from headhunt.data import Task, save_task
 from headhunt.modeling.architecture import Head
@@ -65,13 +65,7 @@ def main() -> None:
             "from_half": half,
             "head_alone": stored_epoch(bench, encoder, bench.stores(whole, tokens)[0].bottom.depth),
         }
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for turn in range(repeats + 1):
-            for name, run in runs.items():
-                taken = seconds(run)
-                if turn or args.quick:  # the first turn warms up
-                    times[name].append(taken)
-                print(f"{turn} {name}: {taken:.2f} s", flush=True)
+        times = interleaved(runs, repeats, warm=not args.quick)
     best = {name: min(values) for name, values in times.items()}
     finish(
         args,

