@@ -560,6 +560,8 @@ def show_search(search: Search, as_json: bool) -> None:
         console.print(
             f"test rows, {words}: {score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"
         )
+    if result.get("verdict", {}).get("delivered") == "plain" and result.get("winner_model"):
+        console.print(f"the best candidate all the same: {search.run_dir / result['winner_model']}", soft_wrap=True)
     if model is not None:
         example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
         console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)

@@ -402,6 +402,7 @@ def _result(
         "seconds": round(state.elapsed, 1),
         "model": MODEL if source is not None else None,
         "model_from": None if source is None else source.name,
+        "winner_model": next((f"{MODELS}/{p.name}" for p in trained.get(winner.number if winner else -1, [])), None),
         "best": _summary(winner),
         "plain": _summary(plain),
         "mean_of": [trial.number for trial in members],
