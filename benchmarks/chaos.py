@@ -73,8 +73,8 @@ def kill_drivers(common: list[str], folder: Path, kills: int, rng: random.Random
     lost = done = 0
     process = headhunt("search", *common, "--workers", "0", "--out", str(disturbed))
     while done < kills:
-        # Between the first moment of a process and its end; where a resumed one is over already, none is left to kill.
-        time.sleep(rng.uniform(0.2, 1.0) * 9)
+        # From its first moments on, and mostly long enough to get a result: who is always killed sooner never ends.
+        time.sleep(rng.uniform(1, 15))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -143,7 +143,7 @@ def main() -> None:
     args = options(__doc__).parse_args()
     encoder = encoder_folder(args.encoder)
     rng = random.Random(0)
-    kills, workers, trials = (2, 1, 6) if args.quick else (30, 20, 60)
+    kills, workers, trials = (2, 1, 6) if args.quick else (30, 20, 80)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ |= {"HEADHUNT_CACHE": made, "CHAOS_LOG": str(folder / "log.txt"), "TOKENIZERS_PARALLELISM": "false"}
@@ -153,7 +153,7 @@ def main() -> None:
             "--encoder",
             encoder,
             "--limit",
-            "120",
+            "60",
             "--space",
             str(folder / "space.toml"),
         ]

@@ -85,6 +85,7 @@ def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool,
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", help="just these of the plans")
     parser.add_argument("--abreast", type=int, default=1, help="runs at a time, each with a worker less for it")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
@@ -97,6 +98,7 @@ def main() -> None:
             (folder / f"{name}.toml").write_text(text)
         plans = [*("sst2", "trec6", "mrpc") * 3][: count - 2 if count > 2 else count]
         plans += ["hangs", "hungry"] if count > 2 else []
+        plans = args.only or plans
         cores = len(os.sched_getaffinity(0))
 
         def one(numbered: tuple[int, str]) -> dict[str, Any]:

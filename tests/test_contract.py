@@ -64,7 +64,7 @@ def trained(encoder: str, case: str, recipe: Recipe, steps: int) -> Training:
     targets = np.array([LABELS.index(label) for label in labels])
     tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
     training = Training(model, tokens, targets, Objective("classes"), recipe, precision="fp32")
-    for _, batch in zip(range(steps), training._batches(), strict=False):
+    for _, batch in zip(range(steps), training._batches(training.steps), strict=False):
         training._train(batch, None)
         training.step += 1
     return training
