@@ -140,7 +140,9 @@ def kill_workers(common: list[str], folder: Path, kills: int, rng: random.Random
 
 
 def main() -> None:
-    args = options(__doc__).parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--only", choices=("drivers", "workers"))
+    args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     rng = random.Random(0)
     kills, workers, trials = (2, 1, 6) if args.quick else (30, 20, 80)
@@ -159,12 +161,17 @@ def main() -> None:
         ]
         common += ["--time", "none", "--seed", "1"]
         try:
-            result = kill_drivers([*common, "--trials", str(trials)], folder, kills, rng)
-            result |= kill_workers([*common, "--trials", str(trials)], folder, workers, rng)
+            result = (
+                {} if args.only == "workers" else kill_drivers([*common, "--trials", str(trials)], folder, kills, rng)
+            )
+            print(json.dumps(result), flush=True)
+            result |= (
+                {} if args.only == "drivers" else kill_workers([*common, "--trials", str(trials)], folder, workers, rng)
+            )
         except BaseException:
             print((folder / "log.txt").read_text()[-3000:])
             raise
-    result["kills"] = result["driver_kills"] + result["worker_kills"]
+    result["kills"] = result.get("driver_kills", 0) + result.get("worker_kills", 0)
     finish(args, result)
 
 

@@ -27,7 +27,7 @@ OBJECT_STORE = 100 << 20  # bytes; only requests and answers cross
 START = 90.0  # seconds for the first worker
 STOP = 1.5  # seconds for workers to end what they do before they are ended
 PER_WORKER = 2 << 30  # bytes of memory that a worker on this machine is counted with
-FALSE_STARTS = 5  # workers that die before they are ready, one after the other, before the search gives up
+FALSE_STARTS = 3  # workers that cannot be made, one after the other, before the search gives up
 
 
 class Worker:
@@ -190,7 +190,8 @@ class RayWorkers:
             self._idle.append(actor)
             self._false_starts = 0
         except self._ray.exceptions.RayError as error:
-            self._false_starts += 1
+            # One that was killed while it started says nothing of the next; one that could not be made does.
+            self._false_starts += bool(getattr(error, "actor_init_failed", True))
             if self._false_starts >= FALSE_STARTS:
                 cause = getattr(error, "cause", None) or error
                 raise HeadhuntError(
