@@ -173,8 +173,13 @@ def compare(
         return float(np.mean([measure(kind, metric, one[rows], targets[rows]) for one in outputs]))
 
     gain = mean(ours, slice(None)) - mean(theirs, slice(None))
-    draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
-    by_rows = float(np.std([mean(ours, rows) - mean(theirs, rows) for rows in draws]))
+    if metric == "accuracy":
+        # A mean over rows: what the bootstrap would find, without it.
+        right = [np.mean([_right(kind, one, targets) for one in outputs], axis=0) for outputs in (ours, theirs)]
+        by_rows = float(np.std(right[0] - right[1]) / np.sqrt(len(targets)))
+    else:
+        draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
+        by_rows = float(np.std([mean(ours, rows) - mean(theirs, rows) for rows in draws]))
     groups = [[measure(kind, metric, one, targets) for one in group] for group in runs if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups)
     one_run = sum((len(group) - 1) * float(np.var(group, ddof=1)) for group in groups) / freedom if freedom else 0.0
@@ -189,6 +194,12 @@ def compare(
     half = float(law.ppf(0.975)) * error
     p = float(2 * law.sf(abs(gain) / error)) if error > 0 else float(gain == 0)
     return Comparison(gain, gain - half, gain + half, p, float(np.sqrt(by_chance)))
+
+
+def _right(kind: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """1 where an answer is wholly right (rows,)."""
+    same = decide(kind, outputs) == targets
+    return (same if same.ndim == 1 else same.all(1)).astype(np.float64)
 
 
 def fit_temperature(probabilities: np.ndarray, targets: np.ndarray) -> float:

@@ -197,7 +197,7 @@ def _scores(run: _Run) -> dict[str, Any] | None:
         "plain": "plain head",
         "mean": f"mean of {len(members)}" if members else "mean of the best",
     }
-    if best is not None and best is run.plain:
+    if best is not None and best is run.plain and "model" in scores:
         names["model"] = "plain head (#0)"
         scores = {who: values for who, values in scores.items() if who != "plain"}
     known = {who: scores[who] for who in names if who in scores}
