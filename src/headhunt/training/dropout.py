@@ -1,6 +1,6 @@
 """Dropout that does not wait for random numbers.
 
-On a CPU torch draws them one after the other, which was a quarter of the time of a training step. Here one random byte
+On a CPU torch draws them one after the other, which is a good part of the time of a training step. Here one random byte
 decides about each element: the rate is rounded to 1/256, and the draw follows from torch's own generator, so that a
 seed still gives the same dropout.
 """
