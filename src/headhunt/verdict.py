@@ -139,7 +139,7 @@ def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
     plain = case.state.trials[0] if case.state.trials and case.state.trials[0].best else None
     case.tell("comparing the finalists")
     judged = _judge_again(case, plain)
-    winner = _winner(case, judged, plain)
+    winner = _winner(case, judged)
     case.tell("training the winner and the plain head on all rows")
     trained = _refit(case, [trial for trial in (winner, plain) if trial is not None], seeds)
     members = _members(case)
@@ -223,7 +223,7 @@ def close_to_best(case: Case, board: Sequence[Trial]) -> list[Trial]:
     return close
 
 
-def _winner(case: Case, judged: Mapping[int, list[float]], plain: Trial | None) -> Trial | None:
+def _winner(case: Case, judged: Mapping[int, list[float]]) -> Trial | None:
     """The finalist with the best mean over its seeds; the plain head is no finalist of its own."""
     finalists = [number for number in judged if number != 0]
     if finalists:
