@@ -2,9 +2,9 @@
 
 Plain heads are trained with many seeds on 500 rows of real data, as a search trains them (on all rows, and on the parts
 of the folds), and answer the test rows; these answers are stored. 200 searches are then simulated from them: test rows
-are drawn anew, two different trainings are taken for the winner and the plain head, and the verdict compares them as it
-does after a search. `false_alarms`: both are plain heads. `power`: the winner has 4 points more on 1,000 test rows (of
-the rows on which the two differ, as many more are made right).
+are drawn anew, the trainings with one seed are taken for the winner and those with another for the plain head, and the
+verdict compares them as it does after a search. `false_alarms`: both are plain heads. `power`: every training of the
+winner has 4 points more on 1,000 test rows (wrong answers, drawn anew for each training, are made right).
 
     python benchmarks/verdict.py --data DIR --out benchmarks/results/verdict.json
 
@@ -63,10 +63,11 @@ def simulate(
         rows = rng.integers(0, len(targets), ROWS)
         ours, theirs = rng.choice(seeds, 2, replace=False)
         truth = targets[rows]
-        base = stored[f"all-{ours}"][rows]
-        winner = improved(base, truth, gain, rng) if gain else base
-        runs = [[stored[f"part-{seed}-{part}"][rows] for part in range(3)] for seed in (ours, theirs)]
-        found = compare("classes", "accuracy", [winner], [stored[f"all-{theirs}"][rows]], truth, runs=runs, seed=turn)
+        names = [[f"all-{seed}", *(f"part-{seed}-{part}" for part in range(3))] for seed in (ours, theirs)]
+        winner, plain = ([stored[name][rows] for name in group] for group in names)
+        if gain:
+            winner = [improved(one, truth, gain, rng) for one in winner]
+        found = compare("classes", "accuracy", winner, plain, truth, seed=turn)
         claims += found.sure
         gains.append(found.gain)
         widths.append(found.high - found.low)

@@ -13,7 +13,7 @@ import pytest
 from conftest import sentences
 
 import headhunt
-from headhunt.data import Task
+from headhunt.data import Task, open_task
 from headhunt.errors import HeadhuntError
 from headhunt.hunt import Search, free_folder, seconds
 from headhunt.ledger import RunError
@@ -58,6 +58,20 @@ def test_a_search_ends_with_a_model_and_a_leaderboard(tmp_path, encoders):
     assert (
         (told["claim"] == "gain") == (told["delivered"] == "winner") == told["sentence"].startswith("A reliable gain")
     )
+
+
+def test_the_mean_of_the_best_can_be_taken_home_where_it_helps(tmp_path, encoders, monkeypatch):
+    """A rule that always says it helps, so that what is saved is seen to be what was tested."""
+    monkeypatch.setattr("headhunt.verdict.helps", lambda together, alone: together is not None)
+    found = hunt(tmp_path, encoders(), trials=12)
+    result = found.result
+    assert result["ensemble"] == "ensemble" and len(result["mean_of"]) >= 1 and "mean" in result["test"]
+    mean = headhunt.load(tmp_path / "run" / "ensemble", precision="fp32")
+    assert len(mean.members) == 3 * len(result["mean_of"])
+    test = open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
+    right = mean.outputs(test.texts()).argmax(1) == test.targets
+    assert right.mean() == pytest.approx(result["test"]["mean"]["accuracy"]["value"], abs=0.08)
+    assert not (tmp_path / "run" / "ensemble.partial").exists()
 
 
 def test_the_result_tells_the_test_score_beside_the_plain_head(tmp_path, encoders):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
 
+import headhunt
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head, Mlp
 from headhunt.modeling.build import build, load_tokenizer
-from headhunt.predictor import Predictor
+from headhunt.predictor import Ensemble, Predictor, save_ensemble
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import Frame
 
@@ -190,3 +192,45 @@ def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(ma
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
         found = np.array([[row[name] for name in names] for row in scores])
         np.testing.assert_allclose(found, ask(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
+
+
+def with_head(encoder: str, head: Head, seed: int, length: int = 24) -> Predictor:
+    tokenizer = load_tokenizer(encoder)
+    between = Frame.of(tokenizer, pair=True).between
+    model = build(encoder, head, kind="classes", labels=LABELS["classes"], separators=between, seed=seed)
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.5)
+    spec = Spec(encoder=encoder, head=head, recipe=replace(RECIPE, max_length=length))
+    options = {"labels": LABELS["classes"], "pair": bool(head.siamese), "spec": spec, "precision": "fp32"}
+    return Predictor(model, tokenizer, kind="classes", **options)
+
+
+@pytest.mark.parametrize("siamese", [None, "concat"])
+def test_an_ensemble_answers_the_mean_and_runs_a_shared_encoder_once(encoders, tmp_path, siamese):
+    heads = [Head(pooling="mean", siamese=siamese), Head(pooling="max", siamese=siamese)]
+    heads.append(Head(pooling="mean", layers="mix", siamese=siamese))
+    members = [with_head(encoders(), head, seed, 24 if seed < 2 else 8) for seed, head in enumerate(heads)]
+    alone = np.mean([ask(member) for member in members], axis=0)
+    for i, member in enumerate(members):
+        member.save(tmp_path / f"member-{i}")
+    save_ensemble(tmp_path, {"trials": [1, 2, 3]})
+    loaded = headhunt.load(tmp_path, device="cpu", precision="fp32")
+    assert isinstance(loaded, Ensemble) and loaded.facts["trials"] == [1, 2, 3]
+    calls = []
+    encoder = loaded.members[0].model.encoder.encoder
+    assert all(member.model.encoder is loaded.members[0].model.encoder for member in loaded.members)
+    encoder.register_forward_hook(lambda *_: calls.append(1))
+    np.testing.assert_allclose(ask(loaded), alone, atol=1e-5)
+    assert len(calls) == 2, "once for each length the texts are cut to"
+    assert loaded.predict(TEXTS[0], OTHERS[0] if siamese else None)[0].label in LABELS["classes"]
+    with pytest.raises(ModelError, match="several models"):
+        Predictor.load(tmp_path)
+
+
+def test_members_with_encoders_of_their_own_keep_them(encoders):
+    members = [with_head(encoders(), Head(pooling="mean"), seed) for seed in (0, 1)]
+    with torch.no_grad():
+        next(members[1].model.encoder.parameters()).add_(0.5)
+    alone = np.mean([ask(member) for member in members], axis=0)
+    np.testing.assert_allclose(ask(Ensemble(members)), alone, atol=1e-5)

@@ -121,7 +121,7 @@ def ablate(case: Case, trial_number: int, seeds: int = 1) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     for name in [name for name in every if name and outputs[name]]:
         ours = [one for _, one in outputs[name]]
-        compared = compare(kind, case.metric, ours, base, targets[rows], runs=[ours, base])
+        compared = compare(kind, case.metric, ours, base[: len(ours)], targets[rows])
         item = {"name": name, "difference": compared.gain, "low": compared.low, "high": compared.high}
         items.append({**item, "score": whole.value + compared.gain, "seeds": len(ours)})
     failed = [name for name in every if name and not outputs[name]]

@@ -12,7 +12,7 @@ from typing import Any
 from headhunt.data import Split, Task
 from headhunt.device import pick_device
 from headhunt.evaluation import Evaluation, evaluate
-from headhunt.predictor import Predictor
+from headhunt.predictor import Ensemble, Predictor, open_model
 from headhunt.spec import DEFAULT_ENCODER, Spec, plain
 from headhunt.training.loop import Report
 from headhunt.trial import prepare, versions
@@ -76,12 +76,12 @@ def fit(
     return predictor
 
 
-def score(predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
+def score(predictor: Predictor | Ensemble, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
     """How good a model is on labelled rows."""
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
     return evaluate(predictor.kind, outputs, rows.targets, predictor.labels)
 
 
-def load(folder: str | Path, *, device: str | None = None, precision: str = "auto") -> Predictor:
-    """Loads a model that `fit` or a search saved."""
-    return Predictor.load(folder, device=pick_device(device), precision=precision)
+def load(folder: str | Path, *, device: str | None = None, precision: str = "auto") -> Predictor | Ensemble:
+    """Loads a model that `fit` or a search saved, or the mean of the best that a search saved."""
+    return open_model(folder, device=pick_device(device), precision=precision)

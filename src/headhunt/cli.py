@@ -21,7 +21,7 @@ from headhunt.spec import DEFAULT_ENCODER
 if TYPE_CHECKING:
     from headhunt.evaluation import Evaluation
     from headhunt.hunt import Search
-    from headhunt.predictor import Prediction, Predictor
+    from headhunt.predictor import Ensemble, Prediction, Predictor
     from headhunt.space import Space
 
 
@@ -446,7 +446,9 @@ def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
         yield [row[0] for row in rows], [row[1] for row in rows] if pair else None
 
 
-def predict_file(predictor: Predictor, source: str, text: str | None, text_b: str | None, write: Any) -> None:
+def predict_file(
+    predictor: Predictor | Ensemble, source: str, text: str | None, text_b: str | None, write: Any
+) -> None:
     """Labels a file window by window, so that its size does not matter."""
     from headhunt.data import load_texts
     from headhunt.predictor import WINDOW
@@ -461,7 +463,7 @@ def predict_file(predictor: Predictor, source: str, text: str | None, text_b: st
 
 
 @contextmanager
-def writer(predictor: Predictor, out: Path | None, as_json: bool) -> Iterator[Any]:
+def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> Iterator[Any]:
     """A function that writes texts and their predictions: JSON lines, CSV, or `label<TAB>probability`."""
     import csv
 
@@ -500,7 +502,7 @@ def writer(predictor: Predictor, out: Path | None, as_json: bool) -> Iterator[An
         partial.replace(out)
 
 
-def show_evaluation(found: Evaluation, predictor: Predictor) -> None:
+def show_evaluation(found: Evaluation, predictor: Predictor | Ensemble) -> None:
     """Prints scores, the table per class and, while it is readable, the confusion matrix."""
     from rich.console import Console
     from rich.table import Table
@@ -562,6 +564,8 @@ def show_search(search: Search, as_json: bool) -> None:
         )
     if result.get("verdict", {}).get("delivered") == "plain" and result.get("winner_model"):
         console.print(f"the best candidate all the same: {search.run_dir / result['winner_model']}", soft_wrap=True)
+    if result.get("ensemble"):
+        console.print(f"the mean of the best, as one model: {search.run_dir / result['ensemble']}", soft_wrap=True)
     if model is not None:
         example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
         console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)

@@ -134,6 +134,8 @@ class Comparison:
     """Of a difference as large as this, either way, if there were none."""
     spread: float
     """The standard error that chance in training adds to that of the rows."""
+    trainings: int = 1
+    """How many trainings of each were compared."""
 
     @property
     def sure(self) -> bool:
@@ -148,22 +150,20 @@ def compare(
     theirs: Sequence[np.ndarray],
     targets: np.ndarray,
     *,
-    runs: Sequence[Sequence[np.ndarray]] = (),
     seed: int = 0,
 ) -> Comparison:
-    """The gain of one candidate over another, paired by rows.
+    """The gain of one candidate over another, paired by rows and by trainings.
 
     Two sources of chance make the interval: which rows are in the test (a bootstrap over rows, the same rows for both),
-    and chance in training. The second is estimated from how far trainings of one candidate differ; without it, two
-    trainings of the same candidate would often seem to differ reliably.
+    and chance in training. The second is seen in how far the gains of several pairs of trainings differ. Without it two
+    trainings of the same candidate would often seem to differ reliably; one pair alone says nothing of it.
 
     Args:
         kind: "classes", "labels" or "number".
         metric: What is compared.
         ours: Outputs of one or more trainings of the candidate.
-        theirs: Of the other.
+        theirs: Of the other, as many: the i-th of both learned from the same rows.
         targets: The truth.
-        runs: Groups of outputs; within a group, trainings of one candidate that differ by chance only.
         seed: For the bootstrap.
     """
     rng = np.random.default_rng(seed)
@@ -180,10 +180,9 @@ def compare(
     else:
         draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
         by_rows = float(np.std([mean(ours, rows) - mean(theirs, rows) for rows in draws]))
-    groups = [[measure(kind, metric, one, targets) for one in group] for group in runs if len(group) > 1]
-    freedom = sum(len(group) - 1 for group in groups)
-    one_run = sum((len(group) - 1) * float(np.var(group, ddof=1)) for group in groups) / freedom if freedom else 0.0
-    by_chance = one_run * (1 / len(ours) + 1 / len(theirs))
+    gains = [mean([one], slice(None)) - mean([other], slice(None)) for one, other in zip(ours, theirs, strict=True)]
+    freedom = len(gains) - 1
+    by_chance = float(np.var(gains, ddof=1)) / len(gains) if freedom else 0.0
     variance = by_rows**2 + by_chance
     # Welch and Satterthwaite: what is known from few trainings is known less well.
     degrees = variance**2 / (by_chance**2 / freedom) if by_chance > 0 else np.inf
@@ -193,7 +192,7 @@ def compare(
     error = float(np.sqrt(variance))
     half = float(law.ppf(0.975)) * error
     p = float(2 * law.sf(abs(gain) / error)) if error > 0 else float(gain == 0)
-    return Comparison(gain, gain - half, gain + half, p, float(np.sqrt(by_chance)))
+    return Comparison(gain, gain - half, gain + half, p, float(np.sqrt(by_chance)), len(gains))
 
 
 def _right(kind: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -154,12 +154,12 @@ class Search:
 
     def load(self) -> Predictor:
         """The best model."""
-        from headhunt.api import load
+        from headhunt.predictor import Predictor
 
         folder = self.model_dir
         if folder is None:
             raise RunError(f"{self.run_dir} has no model yet.")
-        return load(folder)
+        return Predictor.load(folder)
 
 
 def search(

@@ -16,6 +16,7 @@ from headhunt.device import autocast, pick_device
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import load_tokenizer, quiet
+from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import Tokens, by_length, tokenise
 
@@ -101,13 +102,7 @@ class Predictor:
             batch: Texts per forward pass.
             progress: Called with the number of texts just done.
         """
-        if self.pair != (texts_b is not None):
-            needs = "two texts for each answer" if self.pair else "one text for each answer"
-            raise ModelError(f"This model takes {needs}; found {'one' if texts_b is None else 'two'}.")
-        if texts_b is not None and len(texts) != len(texts_b):
-            raise ModelError(f"Each text needs a second one; found {len(texts)} and {len(texts_b)}.")
-        if isinstance(texts, str):
-            raise ModelError("outputs() takes a list of texts; found one string.")
+        self.check(texts, texts_b)
         found = []
         for start in range(0, len(texts), WINDOW):
             stop = start + WINDOW
@@ -115,6 +110,16 @@ class Predictor:
             found.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
         shape = (0,) if self.kind == "number" else (0, len(self.labels))
         return np.concatenate(found) if found else np.zeros(shape, np.float32)
+
+    def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
+        """Refuses what this model does not take."""
+        if self.pair != (texts_b is not None):
+            needs = "two texts for each answer" if self.pair else "one text for each answer"
+            raise ModelError(f"This model takes {needs}; found {'one' if texts_b is None else 'two'}.")
+        if texts_b is not None and len(texts) != len(texts_b):
+            raise ModelError(f"Each text needs a second one; found {len(texts)} and {len(texts_b)}.")
+        if isinstance(texts, str):
+            raise ModelError("outputs() takes a list of texts; found one string.")
 
     def tokenise(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> Tokens:
         """Texts as this model takes them."""
@@ -124,28 +129,22 @@ class Predictor:
             texts_b,
             max_length=self.recipe.max_length,
             truncation=self.recipe.truncation,
-            each=bool(self.spec and self.spec.head.siamese),
+            each=self.takes[2],
         )
+
+    @property
+    def takes(self) -> tuple[int, str, bool]:
+        """Length, truncation and whether each text of a pair is cut by itself: models alike in this share tokens."""
+        return self.recipe.max_length, self.recipe.truncation, bool(self.spec and self.spec.head.siamese)
 
     def tokens_to_outputs(
         self, tokens: Tokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
         """`outputs` of texts that are tokenised already."""
-        order: list[np.ndarray] = []
-        logits: list[torch.Tensor] = []
-        with torch.inference_mode(), autocast(self.device, self.precision):
-            for rows in by_length(tokens.lengths, batch):
-                inputs = {name: x.to(self.device) for name, x in tokens.batch(rows).items()}
-                order.append(rows)
-                logits.append(self.model(**inputs).logits.float())
-                if progress:
-                    progress(len(rows))
-        values = self._activate(torch.cat(logits)).cpu().numpy()
-        restored = np.empty_like(values)
-        restored[np.concatenate(order)] = values
-        return restored
+        return _mean_outputs([self], tokens, batch, progress)
 
-    def _activate(self, logits: torch.Tensor) -> torch.Tensor:
+    def activate(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits as answers: probabilities, or the number."""
         if self.kind == "classes":
             return logits.softmax(-1)
         return logits.sigmoid() if self.kind == "labels" else logits.squeeze(-1)
@@ -207,10 +206,148 @@ class Predictor:
         return cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, device=device, precision=precision)
 
 
+class Ensemble:
+    """The mean of several models; what it answers is what a `Predictor` answers.
+
+    Members whose encoders are equal share one: it runs once for all of them.
+
+    Args:
+        members: Models of the same task.
+        facts: Anything worth keeping with it.
+    """
+
+    def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
+        self.members, self.facts = list(members), dict(facts or {})
+        first = self.members[0]
+        self.kind, self.labels, self.pair, self.prediction = first.kind, first.labels, first.pair, first.prediction
+        _share_encoders([member.model for member in self.members])
+
+    def __repr__(self) -> str:
+        return f"Ensemble of {len(self.members)}: {self.members[0]!r}"
+
+    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
+        """Answers for texts, or pairs where `texts_b` is given."""
+        texts = [texts] if isinstance(texts, str) else texts
+        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
+        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
+
+    def outputs(
+        self,
+        texts: Sequence[str],
+        texts_b: Sequence[str] | None = None,
+        *,
+        batch: int = BATCH,
+        progress: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """The mean of the members' probabilities (texts, labels) or numbers (texts,), in the order of the texts."""
+        self.members[0].check(texts, texts_b)
+        found = []
+        for start in range(0, len(texts), WINDOW):
+            first, second = texts[start : start + WINDOW], None if texts_b is None else texts_b[start : start + WINDOW]
+            parts, last = [], len(self._alike()) - 1
+            for i, group in enumerate(self._alike()):
+                tokens = group[0].tokenise(first, second)
+                mean = _mean_outputs(group, tokens, batch, progress if i == last else None)
+                parts.append(mean * np.float32(len(group) / len(self.members)))
+            found.append(np.sum(parts, axis=0))
+        return np.concatenate(found) if found else self.members[0].outputs([], None if texts_b is None else [])
+
+    def _alike(self) -> list[list[Predictor]]:
+        """Members that take the same tokens."""
+        groups: dict[Any, list[Predictor]] = {}
+        for member in self.members:
+            groups.setdefault(member.takes, []).append(member)
+        return list(groups.values())
+
+
+def _mean_outputs(
+    predictors: Sequence[Predictor], tokens: Tokens, batch: int, progress: Callable[[int], None] | None
+) -> np.ndarray:
+    """The mean of what models that take the same tokens answer, each batch given to all of them in turn."""
+    first, order, means = predictors[0], [], []
+    with torch.inference_mode(), autocast(first.device, first.precision):
+        for rows in by_length(tokens.lengths, batch):
+            inputs = {name: x.to(first.device) for name, x in tokens.batch(rows).items()}
+            answers = [one.activate(one.model(**inputs).logits.float()) for one in predictors]
+            order.append(rows)
+            means.append(answers[0] if len(answers) == 1 else torch.stack(answers).mean(0))
+            if progress:
+                progress(len(rows))
+    values = torch.cat(means).cpu().numpy()
+    restored = np.empty_like(values)
+    restored[np.concatenate(order)] = values
+    return restored
+
+
+class _Once(torch.nn.Module):
+    """An encoder that several heads share: asked the same again, it answers what it answered."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._asked: dict[str, Any] = {}
+        self._answer: Any = None
+
+    def forward(self, **asked: Any) -> Any:
+        """What the encoder gives for these tokens, with all layers' states."""
+        wanted = {name: x for name, x in asked.items() if isinstance(x, torch.Tensor)}
+        same = wanted.keys() == self._asked.keys() and all(torch.equal(x, self._asked[n]) for n, x in wanted.items())
+        if not same:
+            self._asked, self._answer = wanted, self.encoder(**{**asked, "output_hidden_states": True})
+        return self._answer
+
+
+def _share_encoders(models: Sequence[PreTrainedModel]) -> None:
+    """Gives models with equal encoders one encoder, which runs once a batch for all of them."""
+    shared: list[_Once] = []
+    for model in models:
+        if not isinstance(model, HeadhuntForSequenceClassification):
+            continue
+        weights = model.encoder.state_dict()
+        for once in shared:
+            known = once.encoder.state_dict()
+            if known.keys() == weights.keys() and all(torch.equal(known[name], x) for name, x in weights.items()):
+                model.encoder = once
+                break
+        else:
+            shared.append(_Once(model.encoder))
+            model.encoder = shared[-1]
+
+
+def save_ensemble(folder: Path, facts: dict[str, Any]) -> None:
+    """Makes a folder of saved models an ensemble, by writing its card."""
+    names = sorted(member.parent.name for member in folder.glob(f"*/{CARD}"))
+    card = {"schema": SCHEMA, "ensemble": names, **facts}
+    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def open_model(
+    folder: str | Path, *, device: torch.device | None = None, precision: str = "auto"
+) -> Predictor | Ensemble:
+    """Reads a saved model or ensemble. Runs no code from the folder.
+
+    Raises:
+        ModelError: If the folder holds neither.
+    """
+    folder = Path(folder)
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        card = None
+    names = card.get("ensemble") if isinstance(card, dict) else None
+    if names is None:
+        return Predictor.load(folder, device=device, precision=precision)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and "/" not in name for name in names):
+        raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
+    return Ensemble([Predictor.load(folder / name, device=device, precision=precision) for name in names], card)
+
+
 def _read_card(path: Path) -> dict[str, Any]:
     card = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
         raise ModelError(f"{path.name} must hold one JSON object of schema {SCHEMA}")
+    if "ensemble" in card:
+        raise ModelError("it holds the mean of several models, and one model is needed here")
     for name in ("kind", "labels", "pair", "recipe", "spec"):
         if name not in card:
             raise ModelError(f"{path.name} must hold {name!r}")

@@ -117,6 +117,7 @@ class Bench:
             "judge": self._judge,
             "refit": self._refit,
             "deliver": self._deliver,
+            "members": self._members,
             "answer": self._answer,
             "cost": self._cost,
         }
@@ -258,6 +259,20 @@ class Bench:
         training, predictor, _ = self.open(spec, self.parts[0][0], request.seed, request.shrink)
         training.restore(Path(request.resume) / "part-0")
         self._save(training, predictor, request, "a part of the training rows")
+        return Outcome("ok")
+
+    def _members(self, request: Request, over: Callable[[], bool]) -> Outcome:
+        """Saves a model of each of a candidate's trainings, as members of an ensemble."""
+        if request.resume is None:
+            raise HeadhuntError("There is no state to save models of.")
+        spec = Spec.from_dict(request.spec)
+        for number, (train, _) in enumerate(self.parts):
+            if over():
+                raise _StoppedError
+            training, predictor, _ = self.open(spec, train, request.seed, request.shrink)
+            training.restore(Path(request.resume) / f"part-{number}")
+            place = Path(request.checkpoint) / f"{request.trial:06d}-{number}"
+            self._save(training, predictor, replace(request, checkpoint=str(place)), "a part of the training rows")
         return Outcome("ok")
 
     def _answer(self, request: Request, over: Callable[[], bool]) -> Outcome:

@@ -35,7 +35,7 @@ from headhunt.spec import Spec
 from headhunt.study.executor import Executor
 from headhunt.study.study import Study
 
-RESULT, IMPORTANCE, MODEL, MODELS = "result.json", "importance.json", "model", "models"
+RESULT, IMPORTANCE, MODEL, MODELS, ENSEMBLE = "result.json", "importance.json", "model", "models", "ensemble"
 FINALISTS = 3  # candidates that are trained again with other seeds
 MEMBERS = 6  # candidates whose mean is offered at most
 MISTAKES = 10
@@ -142,13 +142,16 @@ def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
     winner = _winner(case, judged)
     case.tell("training the winner and the plain head on all rows")
     trained = _refit(case, [trial for trial in (winner, plain) if trial is not None], seeds)
-    members = _members(case)
+    members, together = _members(case)
     case.tell("answering the test rows, once")
     answers = _answers(case, winner, plain, trained, members) if "test" in case.about["rows"] else {}
     comparison = _compare(case, winner, plain, trained, answers)
     delivered, source = _deliver(case, winner, plain, trained, comparison)
     costs = _costs(case, judged, winner, plain)
     result = _result(case, reason, winner, plain, members, judged, trained, answers, comparison, delivered, source)
+    alone = float(np.mean(judged[winner.number])) if winner is not None and winner.number in judged else None
+    result["mean_judged"] = together
+    result["ensemble"] = _save_ensemble(case, members) if helps(together, alone) else None
     for finalist in result["finalists"]:
         finalist |= costs.get(finalist["trial"], {})
     write_json(case.folder / RESULT, result)
@@ -253,17 +256,46 @@ def _refit(case: Case, trials: Sequence[Trial], seeds: int | None) -> dict[int, 
     }
 
 
-def _members(case: Case) -> list[Trial]:
-    """The candidates whose mean is at least as good as the best alone, on rows none of them has seen."""
-    top = case.study.ladder.top
+def _members(case: Case) -> tuple[list[Trial], float | None]:
+    """The candidates whose mean is at least as good as the best alone, on rows none of them has seen, and its score."""
+    top, kind = case.study.ladder.top, case.about["kind"]
     full = [trial for trial in case.state.leaderboard() if trial.best and trial.best[0] == top]
     full = [trial for trial in full if case.study.run.predictions(trial.number, top).exists()][:30]
+    full = [trial for trial in full if case.study.held(trial.number)]
     if len(full) < 2:
-        return []
+        return [], None
     found = [predictions_of(case.study.run.predictions(trial.number, top)) for trial in full]
-    outputs = [one for _, one in found]
-    chosen = greedy_mean(case.about["kind"], case.metric, outputs, judged_targets(case)[found[0][0]], MEMBERS)
-    return [full[i] for i in chosen if case.study.held(full[i].number)]
+    outputs, targets = [one for _, one in found], judged_targets(case)[found[0][0]]
+    chosen = greedy_mean(kind, case.metric, outputs, targets, MEMBERS)
+    together = measure(kind, case.metric, np.mean([outputs[i] for i in chosen], axis=0), targets)
+    return [full[i] for i in chosen], together
+
+
+def helps(together: float | None, alone: float | None) -> bool:
+    """Whether the mean is worth taking home: better than the winner on rows that none of its models has seen."""
+    return together is not None and alone is not None and together > alone
+
+
+def _save_ensemble(case: Case, members: Sequence[Trial]) -> str | None:
+    """Puts the mean of the best in place, every training of each of them; None where there is no time for that."""
+    partial = case.folder.absolute() / f"{ENSEMBLE}.partial"
+    each = [trial.number for trial in members]
+    if case.left() < 8.0 + 2.0 * case.parts * len(each) / max(1, case.executor.workers):
+        return None
+    case.tell("saving the mean of the best")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    requests = [case.request(t, "members", resume=case.study.held(t.number), checkpoint=str(partial)) for t in members]
+    done = case.work(requests, None if case.deadline is None else case.deadline - 3.0)
+    if sum(outcome.outcome == "ok" for _, outcome in done) < len(requests):
+        shutil.rmtree(partial, ignore_errors=True)
+        return None
+    from headhunt.predictor import save_ensemble  # torch takes a while to load
+
+    save_ensemble(partial, {"trials": each, "trainings_of_each": case.parts})
+    shutil.rmtree(case.folder / ENSEMBLE, ignore_errors=True)
+    partial.replace(case.folder / ENSEMBLE)
+    return ENSEMBLE
 
 
 def _answers(
@@ -317,16 +349,24 @@ def _compare(
     trained: Mapping[int, list[Path]],
     answers: Mapping[str, np.ndarray],
 ) -> Comparison | None:
-    """The winner against the plain head on the test rows; None where one of them has no answers."""
+    """The winner against the plain head on the test rows; None where one of them has no answers.
+
+    Every training there is of both counts: those on all rows, and those of the parts, on the same rows each.
+    """
     if winner is None or plain is None:
         return None
-    both = [[answers[p.name][0] for p in trained.get(t.number, []) if p.name in answers] for t in (winner, plain)]
+    both = [
+        {p.name[6:]: answers[p.name][0] for p in trained.get(t.number, []) if p.name in answers}
+        for t in (winner, plain)
+    ]
     if not all(both):
         return None
+    for found, trial in zip(both, (winner, plain), strict=True):
+        found |= {f"part {i}": one for i, one in enumerate(answers.get(f"parts-{trial.number:06d}", ()))}
+    shared = [name for name in both[0] if name in both[1]]
     test = open_task(case.folder / TASK, ("test",)).splits["test"].targets
-    parts = [list(answers[name]) for t in (winner, plain) if (name := f"parts-{t.number:06d}") in answers]
-    runs = both if min(map(len, both)) > 1 else parts
-    return compare(case.about["kind"], case.metric, both[0], both[1], test, runs=runs)
+    ours, theirs = ([found[name] for name in shared] for found in both)
+    return compare(case.about["kind"], case.metric, ours, theirs, test)
 
 
 def _deliver(
@@ -463,13 +503,20 @@ def sentence(result: Mapping[str, Any], comparison: Comparison | None) -> str:
     ours, theirs = (_share(metric, test[name][metric]["value"]) for name in ("model", "plain"))
     facts = f"{ours} where the plain head reaches {theirs}, on {result['test_rows']:,} test rows"
     gain, low, high = (_points(metric, value) for value in (comparison.gain, comparison.low, comparison.high))
+    many = comparison.trainings > 1
+    mean = f"over {_count(comparison.trainings)} trainings of each the gain is {gain}" if many else f"a gain of {gain}"
     if comparison.sure:
         sure = f"95 % interval {low} to {high}, p = {comparison.p:.2g}"
-        return f"A reliable gain: the winner reaches {facts}: {gain} ({sure})."
+        return f"A reliable gain: the winner reaches {facts}; {mean} ({sure})."
     return (
-        f"No reliable gain: keep the plain head. The best candidate reaches {facts}: {gain}, and the 95 % interval "
-        f"({low} to {high}) does not rule out that there is no gain."
+        f"No reliable gain: keep the plain head. The best candidate reaches {facts}; {mean}, and the 95 % interval "
+        f"({low} to {high}) does not rule out that there is none."
     )
+
+
+def _count(number: int) -> str:
+    words = ("no", "one", "two", "three", "four", "five", "six")
+    return words[number] if number < len(words) else str(number)
 
 
 def _share(metric: str, value: float) -> str:
