@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=TASKS)
     parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=Path, default=None, metavar="DIR", help="keep the run directories here")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     tasks, strategies, minutes = args.tasks, args.strategies, args.minutes
@@ -147,11 +148,11 @@ def main() -> None:
                     found = json.loads(path.read_text())
                 else:
                     words = draw(task, args.data, Path(made))
-                    found = run_one(words, Path(made) / f"{task}-{strategy}", strategy, minutes, encoder, args.seed)
+                    folder = (args.runs or Path(made)).absolute() / f"{task}-{strategy}-{args.seed}"
+                    found = run_one(words, folder, strategy, minutes, encoder, args.seed)
                     if not args.quick:
                         kept.mkdir(parents=True, exist_ok=True)
                         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-                        folder = Path(made) / f"{task}-{strategy}"
                         for report in folder.glob("report.*"):
                             # Paths of one machine say nothing elsewhere.
                             text = report.read_text().replace(encoder, "all-MiniLM-L6-v2").replace(str(folder), "RUN")
