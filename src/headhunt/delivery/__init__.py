@@ -1,0 +1,1 @@
+"""What happens to a model after it was found: packed, exported, served, and run over a corpus."""
