@@ -1,1 +1,1 @@
-"""What happens to a model after it was found: packed, exported, served, and run over a corpus."""
+"""How a model leaves home: as a folder for others, as a graph, as a service, over a corpus."""

@@ -99,7 +99,7 @@ class Card:
     def load(self, device: str | None, precision: str, threads: int | None) -> Model:
         """Loads the model."""
         if (Path(self.folder) / "model.onnx").is_file():
-            from headhunt.delivery import runtime  # type: ignore[attr-defined,unused-ignore]
+            from headhunt.delivery import runtime
 
             return runtime.Model(self.folder, threads=threads)
         import torch
