@@ -24,7 +24,8 @@ def render() -> str:
     for words in [[], *[[name] for name in get_command(app).commands]]:  # type: ignore[attr-defined]
         shown = runner.invoke(app, [*words, "--help"], prog_name="headhunt", terminal_width=100).output
         parts += [f"## headhunt {' '.join(words)}".rstrip(), "", "```text", shown.strip(), "```", ""]
-    parts += ["Exit codes: 0 done, 2 you can mend it (the message says how), 1 a bug of ours, 130 stopped by you.", ""]
+    codes = "0 done, 2 you can mend it (the message says how), 3 done but for files that cannot be read (predict)"
+    parts += [f"Exit codes: {codes}, 1 a bug of ours, 130 stopped by you.", ""]
     return "\n".join(line.rstrip() for line in "\n".join(parts).split("\n"))
 
 

@@ -353,24 +353,45 @@ def predict(
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts; for pairs, two by two. None: read from a pipe.")
     ] = None,
-    input_: Annotated[str | None, typer.Option("--input", help="File with texts, one a line or a table.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write, .csv or .jsonl; printed unless given.")] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", help="Texts: a file; for a corpus also a folder, a 'pattern*' or a URL.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="A .csv or .jsonl file; or a folder or URL: a corpus, labelled shard by shard on Ray."),
+    ] = None,
     text: Text = None,
     text_b: TextB = None,
     device: Device = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Corpus: processes; 0 labels in this one.  [default: one per core or GPU]")
+    ] = None,
+    ray: Ray = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Corpus: columns to take over, as id,text; none for none.  [default: all]")
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Corpus: write those of all labels.")] = False,
+    shard_rows: Annotated[int, typer.Option(min=1, help="Corpus: rows of a shard.")] = 16384,
     json_: Json = False,
 ) -> None:
-    """Label texts: given, in a file, or from a pipe (one a line; two a line with a tab between for pairs)."""
-    from headhunt import api
-
+    """Label texts: given, in a file, from a pipe (one a line; two a line with a tab between for pairs), or a corpus."""
     if texts and input_:
         raise HeadhuntError("Give texts or --input, not both.")
     if not texts and not input_ and sys.stdin.isatty():
         raise HeadhuntError("Give texts, or --input FILE, or pipe them in, one a line.")
-    if out and out.suffix not in (".csv", ".jsonl"):
-        raise HeadhuntError(f"--out must end in .csv or .jsonl; found {out.name!r}.")
+    if out and is_folder(out):
+        if not input_ or input_ == "-":
+            raise HeadhuntError("A corpus needs --input: a file, a folder, a 'pattern*' or a URL.")
+        columns = None if keep is None else [] if keep == "none" else [name.strip() for name in keep.split(",")]
+        options = {"text": text, "text_b": text_b, "keep": columns, "probabilities": probabilities, "device": device}
+        predict_corpus(model, input_, out, json_, workers=workers, ray=ray, shard_rows=shard_rows, **options)
+        return
+    if workers is not None or ray or keep is not None or probabilities:
+        raise HeadhuntError("--workers, --ray, --keep and --probabilities are for a corpus: give --out FOLDER.")
+    from headhunt import api
+
     predictor = api.load(model, device=device)
-    with writer(predictor, out, json_) as write:
+    with writer(predictor, Path(out) if out else None, json_) as write:
         if texts:
             for batch in given(texts, predictor.pair):
                 write(*batch, predictor.predict(*batch))
@@ -460,6 +481,44 @@ def predict_file(
             texts, second = rows.texts(start, start + WINDOW), rows.texts_b(start, start + WINDOW)
             found = predictor.outputs(texts, second, progress=advance)
             write(texts, second, [predictor.prediction(row) for row in found])
+
+
+def is_folder(out: str) -> bool:
+    """Whether an --out of `predict` names a folder: whatever is there as one, or does not end like a file.
+
+    Raises:
+        HeadhuntError: If it ends like a file that is not written.
+    """
+    suffix = Path(out).suffix
+    if suffix in (".csv", ".jsonl"):
+        return False
+    if suffix in (".tsv", ".json", ".parquet", ".txt", ".gz", ".arrow") and not Path(out).is_dir():
+        raise HeadhuntError(f"--out must end in .csv or .jsonl, or be a folder for a corpus; found {Path(out).name!r}.")
+    return True
+
+
+def predict_corpus(model: Path, source: str, out: str, as_json: bool, **options: Any) -> None:
+    """Labels a corpus and tells what became of it; exit code 3 says that some files could not be read."""
+    from dataclasses import asdict
+
+    from headhunt.delivery.corpus import label_corpus
+    from headhunt.progress import RowsView
+
+    try:
+        found = label_corpus(model, source, out, view=RowsView(), **options)
+    except KeyboardInterrupt:
+        say("what is labelled stays; the same command goes on from there")
+        raise
+    if as_json:
+        print(json.dumps(asdict(found), ensure_ascii=False))
+    else:
+        print(f"{found.labelled:,} of {found.rows:,} rows labelled in {found.seconds:,.0f} s, in {out}")
+        for problem, rows in found.problems.items():
+            print(f"without a label: {rows:,} rows, {problem}")
+    for path, reason in found.unreadable.items():
+        say(f"not read: {path}: {reason}")
+    if not found.whole:
+        raise typer.Exit(3)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -59,6 +60,50 @@ def counting_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]
     with _bar() as progress:
         bar = progress.add_task(name, total=total)
         yield lambda count: progress.update(bar, advance=count)
+
+
+class RowsView:
+    """How far a corpus is: a bar on a terminal, a line now and then in a log."""
+
+    EVERY = 10.0  # seconds between lines
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def begin(self, total: int, done: int) -> None:
+        """Opens the bar: so many rows in all, and so many done earlier."""
+        self._total, self._done = total, done
+        self._seen = deque([(time.monotonic(), done)], maxlen=32)
+        self._told = time.monotonic()
+        if done:
+            self._say(f"{done:,} of {total:,} rows were labelled before; going on")
+        if sys.stderr.isatty():
+            self._bar = _bar(TextColumn("{task.fields[rate]}"))
+            self._task = self._bar.add_task("labelling", total=total, completed=done, rate="")
+            self._bar.start()
+
+    def advance(self, rows: int) -> None:
+        """Counts rows."""
+        now = time.monotonic()
+        self._done += rows
+        self._seen.append((now, self._done))
+        (before, count), left = self._seen[0], self._total - self._done
+        rate = (self._done - count) / max(1e-9, now - before)  # of late, not since the workers were started
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, rate=f"{rate:,.0f} rows/s")
+        elif now - self._told > self.EVERY:
+            self._told = now
+            ahead = clock_words(left / max(rate, 1e-9))
+            self._say(f"{self._done:,} of {self._total:,} rows, {rate:,.0f} rows/s, {ahead} left")
+
+    def end(self) -> None:
+        """Closes the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
 
 class SearchView:

@@ -78,17 +78,8 @@ class RayWorkers:
     def __init__(
         self, target: str, settings: Mapping[str, Any], *, workers: int | None = None, address: str | None = None
     ) -> None:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU leave CUDA as it is
-        try:
-            import ray
-        except ImportError:
-            raise HeadhuntError(
-                "Workers need Ray: pip install ray. Or search in this process with --workers 0."
-            ) from None
+        ray, self._ours = connect(address, workers, "search with --workers 0")
         self._ray = ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            self._connect(address, workers)
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         self.workers = workers or gpus or max(1, int(resources.get("CPU", 1)))
@@ -105,25 +96,6 @@ class RayWorkers:
         for _ in range(self.workers):
             self._start()
         self._await_first()
-
-    def _connect(self, address: str | None, workers: int | None) -> None:
-        quiet = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "num_cpus": workers or here()}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            if address:
-                _knock(address)
-            self._ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                logging_level="ERROR",
-                **({} if address else quiet),
-            )
-        except Exception as error:
-            where = f"the cluster at {address}" if address else "this machine"
-            reason = (str(error).strip() or repr(error)).splitlines()[0]
-            raise HeadhuntError(
-                f"Ray cannot be started on {where}: {reason}. Check the address, or search with --workers 0."
-            ) from None
 
     def submit(self, request: Request) -> None:
         """Puts a request in line for the next free worker."""
@@ -236,6 +208,37 @@ class RayWorkers:
     def _end(self, actor: Any) -> None:
         with contextlib.suppress(Exception):  # it may be gone already, or its node
             self._ray.kill(actor)
+
+
+def connect(address: str | None, workers: int | None, otherwise: str) -> tuple[Any, bool]:
+    """Ray, started on this machine or joined on a cluster unless it runs in this process already.
+
+    Args:
+        address: Of a cluster; this machine unless given.
+        workers: How many processes this machine is to take; one per core unless given.
+        otherwise: What the user can do without Ray.
+
+    Returns:
+        The module, and whether it was started here.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU leave CUDA as it is
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise HeadhuntError(f"Workers need Ray: pip install ray. Or {otherwise}.") from None
+    if ray.is_initialized():
+        return ray, False
+    quiet = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "num_cpus": workers or here()}
+    try:
+        if address:
+            _knock(address)
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else quiet))
+    except Exception as error:
+        where = f"the cluster at {address}" if address else "this machine"
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise HeadhuntError(f"Ray cannot be started on {where}: {reason}. Check the address, or {otherwise}.") from None
+    return ray, True
 
 
 def _knock(address: str) -> None:

@@ -1,0 +1,480 @@
+"""A corpus is labelled as `Predictor.predict` does: every row once, in order, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from conftest import sentences
+
+from headhunt import api
+from headhunt.data.inputs import ParquetRows, find_inputs
+from headhunt.delivery.corpus import MANIFEST, SUCCESS, label_corpus
+from headhunt.errors import DataError, HeadhuntError, ModelError
+from headhunt.spec import Recipe, Spec
+
+SHARD = 32  # rows of a shard in these tests
+
+
+@pytest.fixture(scope="module")
+def models(encoders, tmp_path_factory):
+    """A tiny model by what it predicts, with the folder it is saved in."""
+    made: dict[str, tuple[Path, object]] = {}
+    texts, labels = sentences(40)
+    several = [[label, "long"] if len(text) > 20 else [label] for text, label in zip(texts, labels, strict=True)]
+    data = {
+        "classes": {"text": texts, "label": labels},
+        "labels": {"text": texts, "label": several},
+        "number": {"text": texts, "label": [len(text) / 7 for text in texts]},
+        "pair": {"text": texts, "text_b": texts[::-1], "label": labels},
+    }
+
+    def get(kind: str = "classes"):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("models") / kind
+            spec = Spec(encoder=encoders(), recipe=Recipe(rate=1e-3, epochs=2, batch=8, max_length=16))
+            made[kind] = folder, api.fit(data[kind], spec=spec, out=folder, precision="fp32")
+        return made[kind]
+
+    return get
+
+
+def corpus(rows: int, seed: int = 1, first: int = 0) -> pa.Table:
+    texts, _ = sentences(rows, seed)
+    return pa.table({"id": [f"r{first + i}" for i in range(rows)], "text": texts})
+
+
+def write(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=50)
+    elif path.suffix == ".csv":
+        pacsv.write_csv(table, path)
+    else:
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+        path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+
+
+def label(model: Path, source: object, out: object, **options):
+    options = {"workers": 0, "precision": "fp32", "device": "cpu", "shard_rows": SHARD, **options}
+    return label_corpus(model, str(source), str(out), **options)
+
+
+def read(out: Path) -> list[dict]:
+    """All shards, in the order of their names, as any reader of Parquet folders sees them."""
+    return pq.read_table(out).to_pylist()
+
+
+def check_rows(found: list[dict], predictor, table: pa.Table) -> None:
+    texts_b = table["text_b"].to_pylist() if "text_b" in table.column_names else None
+    expected = predictor.predict(table["text"].to_pylist(), texts_b)
+    assert [row["id"] for row in found] == table["id"].to_pylist()
+    assert [row["text"] for row in found] == table["text"].to_pylist()
+    for row, answer in zip(found, expected, strict=True):
+        assert row["problem"] is None
+        if isinstance(answer.label, float):
+            assert row["label"] == pytest.approx(answer.label, abs=1e-4) and row["probability"] is None
+            continue
+        assert row["label"] == answer.label
+        if answer.probability is None:
+            assert row["probability"] is None
+        else:
+            assert row["probability"] == pytest.approx(answer.probability, abs=1e-5)
+        if "probabilities" in row:
+            assert row["probabilities"] == pytest.approx(answer.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels", "number", "pair"])
+def test_every_row_gets_what_predict_gives(tmp_path, models, kind):
+    model, predictor = models(kind)
+    table = corpus(150)
+    if kind == "pair":
+        table = table.append_column("text_b", pa.array(corpus(150, 7)["text"].to_pylist()))
+    write(table, tmp_path / "in" / "a.parquet")
+    found = label(model, tmp_path / "in", tmp_path / "out", probabilities=kind != "number")
+    assert (found.rows, found.labelled, found.shards, found.problems, found.whole) == (150, 150, 5, {}, True)
+    rows = read(tmp_path / "out")
+    check_rows(rows, predictor, table)
+    assert [row["row"] for row in rows] == list(range(1, 151))
+    assert {row["source"] for row in rows} == {str(tmp_path / "in" / "a.parquet")}
+    assert json.loads((tmp_path / "out" / SUCCESS).read_text())["rows"] == 150
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl", ".jsonl.gz"])
+def test_formats(tmp_path, models, ending):
+    model, predictor = models()
+    write(corpus(70), tmp_path / f"a{ending}")
+    label(model, tmp_path / f"a{ending}", tmp_path / "out")
+    check_rows(read(tmp_path / "out"), predictor, corpus(70))
+
+
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        ("in/*.parquet", ["a", "b"]),
+        ("in/[!a]*.parquet", ["b"]),
+        ("in/**/*.parquet", ["a", "b", "deep/c"]),
+        ("in/de?p/*", ["deep/c"]),
+        ("in", ["a", "b", "deep/c"]),
+        ("in/b.parquet", ["b"]),
+        ("file://{}/in/a*", ["a"]),
+    ],
+)
+def test_files_are_found(tmp_path, source, taken):
+    for name in ("a", "b", "deep/c", "deep/_temporary/d", ".hidden"):
+        write(corpus(1), tmp_path / "in" / f"{name}.parquet")
+    (tmp_path / "in" / "readme.txt").write_text("not data")
+    source = source.format(tmp_path) if "://" in source else str(tmp_path / source)
+    root, files = find_inputs(source)
+    assert root == ""
+    assert [file.path for file in files] == [f"{tmp_path}/in/{name}.parquet" for name in taken]
+
+
+def test_nothing_found_is_told(tmp_path):
+    for source in ("none.parquet", "*.parquet", "no/such/*.csv"):
+        with pytest.raises(DataError, match="--input must"):
+            find_inputs(str(tmp_path / source))
+    with pytest.raises(DataError, match="address of a store"):
+        find_inputs("nothing://here/x.parquet")
+
+
+def test_any_stretch_of_a_parquet_file_is_read_as_it_is(tmp_path):
+    table = pa.table({"n": range(1000), "text": [f"text {i}" for i in range(1000)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=170)
+    from pyarrow.fs import LocalFileSystem
+
+    rows = ParquetRows(LocalFileSystem(), str(tmp_path / "a.parquet"))
+    rows._step = 48
+    rng = np.random.default_rng(0)
+    stretches = [(0, 100), (100, 171), (500, 600), (600, 601), (10, 1000), (999, 1000), (0, 1)]
+    stretches += [tuple(sorted(rng.integers(0, 1001, 2).tolist())) for _ in range(50)]
+    for start, stop in stretches:
+        found = [number for piece, _ in rows.read(start, stop) for number in piece["n"].to_pylist()]
+        assert found == list(range(start, stop)), (start, stop)
+
+
+def test_columns_are_taken_over_or_left(tmp_path, models):
+    model, _ = models()
+    table = corpus(5).append_column("label", pa.array(["x"] * 5)).append_column("input_label", pa.array([1] * 5))
+    write(table, tmp_path / "a.parquet")
+    label(model, tmp_path / "a.parquet", tmp_path / "all")
+    ours = ["source", "row", "label", "probability", "problem"]
+    assert pq.read_table(tmp_path / "all").column_names == ["id", "text", "input_input_label", "input_label", *ours]
+    assert pq.read_table(tmp_path / "all")["input_input_label"].to_pylist() == ["x"] * 5
+    label(model, tmp_path / "a.parquet", tmp_path / "some", keep=["id"])
+    assert pq.read_table(tmp_path / "some").column_names == ["id", *ours]
+    label(model, tmp_path / "a.parquet", tmp_path / "none", keep=[])
+    assert pq.read_table(tmp_path / "none").column_names == ours
+
+
+def test_bad_rows_are_told_apart(tmp_path, models):
+    model, predictor = models()
+    texts = ["a good movie", None, "bad", "   ", "x" * (2 << 20), "great", ""]
+    raw = [None if text is None else text.encode() for text in [*texts, "plot"]]
+    raw[5] = b"\xff\xfe great"
+    buffers = pa.array(raw, pa.binary())
+    column = pa.StringArray.from_buffers(len(raw), buffers.buffers()[1], buffers.buffers()[2], buffers.buffers()[0])
+    pq.write_table(pa.table({"id": range(8), "text": column}), tmp_path / "a.parquet")
+    found = label(model, tmp_path / "a.parquet", tmp_path / "out", keep=["id"])
+    rows = read(tmp_path / "out")
+    expected = [None, "no text", None, "no text", "more than 1 MB of text", "not UTF-8", "no text", None]
+    assert [row["problem"] for row in rows] == expected
+    assert [row["label"] is None for row in rows] == [problem is not None for problem in expected]
+    good = [answer.label for answer in predictor.predict(["a good movie", "bad", "plot"])]
+    assert [row["label"] for row in rows if row["label"]] == good
+    assert found.problems == {"no text": 3, "more than 1 MB of text": 1, "not UTF-8": 1}
+    assert (found.rows, found.labelled, found.whole) == (8, 3, True)
+
+
+@pytest.mark.parametrize("kind", ["labels", "number"])
+def test_bad_rows_of_other_kinds(tmp_path, models, kind):
+    model, predictor = models(kind)
+    pq.write_table(pa.table({"text": ["a good movie", None, "bad"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": pa.nulls(3, pa.string())}), tmp_path / "b.parquet")
+    label(model, tmp_path / "*.parquet", tmp_path / "out", probabilities=True, text="text")
+    rows = read(tmp_path / "out")
+    first, last = predictor.predict(["a good movie", "bad"])
+    want = [first.label, None, last.label, None, None, None]
+    assert [row["label"] for row in rows] == (pytest.approx(want, abs=1e-4) if kind == "number" else want)
+    if kind == "labels":
+        assert [row["probabilities"] is None for row in rows] == [False, True, False, True, True, True]
+
+
+def test_lines_that_cannot_be_read_keep_their_place(tmp_path, models):
+    model, _ = models()
+    (tmp_path / "a.csv").write_text("id,text\n1,good movie\n2,bad,film,again\n3,great\n4,\n")
+    lines = ['{"id": 1, "text": "good"}', "{broken", '{"id": 3, "text": 17}', "", '{"id": 4, "text": "bad"}', "[1]"]
+    (tmp_path / "b.jsonl").write_text("\n".join(lines) + "\n")
+    found = label(model, tmp_path / "[ab].*", tmp_path / "out", text="text")
+    rows = read(tmp_path / "out")
+    assert [(row["row"], row["problem"]) for row in rows] == [
+        (1, None),
+        (2, "not readable"),
+        (3, None),
+        (4, "no text"),
+        (1, None),
+        (2, "not readable"),
+        (3, "not text"),
+        (4, None),
+        (5, "not readable"),
+    ]
+    assert found.problems == {"not readable": 3, "no text": 1, "not text": 1}
+
+
+def test_files_that_cannot_be_read_are_listed_and_the_rest_is_labelled(tmp_path, models):
+    model, predictor = models()
+    write(corpus(40), tmp_path / "b.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 this is not one")
+    (tmp_path / "c.csv").write_bytes(b"id,text\n1,caf\xe9\n")
+    write(pa.table({"other": ["x"]}), tmp_path / "d.parquet")
+    write(pa.table({"id": [1], "text": [5]}), tmp_path / "e.parquet")
+    damaged = bytearray((tmp_path / "b.parquet").read_bytes())
+    write(corpus(2000), tmp_path / "f.parquet")
+    damaged = bytearray((tmp_path / "f.parquet").read_bytes())
+    at = len(damaged) // 2
+    damaged[at : at + 200] = b"\xff" * 200
+    (tmp_path / "f.parquet").write_bytes(damaged)
+    found = label(model, tmp_path / "*.*", tmp_path / "out", shard_rows=100)
+    told = {Path(path).name: reason for path, reason in found.unreadable.items()}
+    assert sorted(told) == ["a.parquet", "c.csv", "d.parquet", "e.parquet", "f.parquet"]
+    assert "UTF-8" in told["c.csv"] and "no column 'text'" in told["d.parquet"] and "not text" in told["e.parquet"]
+    assert told["f.parquet"].startswith("rows ")
+    check_rows([row for row in read(tmp_path / "out") if row["source"].endswith("b.parquet")], predictor, corpus(40))
+    assert 40 < found.rows < 2040 and not found.whole
+    assert not (tmp_path / "out" / SUCCESS).exists()
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["result"]["unreadable"] == found.unreadable
+
+
+def test_no_readable_file_is_an_error(tmp_path, models):
+    (tmp_path / "a.parquet").write_bytes(b"no")
+    with pytest.raises(DataError, match="No file of the input can be read"):
+        label(models()[0], tmp_path / "*.parquet", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_run_does_only_what_is_missing(tmp_path, models):
+    model, predictor = models()
+    write(corpus(150), tmp_path / "a.parquet")
+    label(model, tmp_path / "a.parquet", tmp_path / "out")
+    shards = sorted((tmp_path / "out").glob("part-*"))
+    before = {path: path.stat().st_mtime_ns for path in shards}
+    shards[1].unlink()
+    shards[2].write_bytes(b"damaged")
+    (tmp_path / "out" / ".part-x.tmp").write_bytes(b"left by one that was killed")
+    found = label(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert (found.rows, found.earlier) == (150, 150 - 2 * SHARD)
+    after = {path: path.stat().st_mtime_ns for path in shards}
+    assert [path for path in shards if before[path] != after[path]] == shards[1:3]
+    check_rows(read(tmp_path / "out"), predictor, corpus(150))
+    assert not (tmp_path / "out" / ".part-x.tmp").exists()
+
+
+def test_another_run_into_the_same_folder_is_refused(tmp_path, models):
+    model, _ = models()
+    write(corpus(40), tmp_path / "in" / "a.parquet")
+    source, out = tmp_path / "in" / "*.parquet", tmp_path / "out"
+    label(model, source, out)
+    for options, told in (
+        ({"keep": ["id"]}, "--keep was None and is"),
+        ({"probabilities": True}, "--probabilities was False"),
+        ({"shard_rows": 7}, "--shard-rows was 32 and is 7"),
+    ):
+        with pytest.raises(HeadhuntError, match=told):
+            label(model, source, out, **options)
+    with pytest.raises(HeadhuntError, match="the model is another"):
+        label(models("labels")[0], source, out)
+    write(corpus(40), tmp_path / "in" / "b.parquet")
+    with pytest.raises(HeadhuntError, match=r"1 input file more \('b.parquet'\)"):
+        label(model, source, out)
+    (tmp_path / "in" / "b.parquet").unlink()
+    write(corpus(41), tmp_path / "in" / "a.parquet")
+    with pytest.raises(HeadhuntError, match="1 input file changed"):
+        label(model, source, out)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.doc").write_text("mine")
+    with pytest.raises(HeadhuntError, match="holds other files"):
+        label(model, source, tmp_path / "other")
+    with pytest.raises(ModelError, match="folder that Headhunt saved"):
+        label(tmp_path, source, tmp_path / "new")
+
+
+def test_a_file_that_changes_meanwhile_is_told(tmp_path, models):
+    model, _ = models()
+    write(corpus(100), tmp_path / "a.parquet")
+
+    class Meddler:
+        def begin(self, total, done):
+            write(corpus(100, 9), tmp_path / "a.parquet")
+
+        def advance(self, rows): ...
+        def end(self): ...
+
+    found = label(model, tmp_path / "a.parquet", tmp_path / "out", view=Meddler())
+    assert found.rows == 0
+    assert "changed or removed meanwhile" in found.unreadable[str(tmp_path / "a.parquet")]
+
+
+def test_columns_that_cannot_be_told(tmp_path, models):
+    write(pa.table({"one": ["a b c d"] * 3, "two": ["e f g h"] * 3}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="--text"):
+        label(models()[0], tmp_path / "a.parquet", tmp_path / "out")
+    with pytest.raises(DataError, match="no column 'three'"):
+        label(models()[0], tmp_path / "a.parquet", tmp_path / "out", text="three")
+    with pytest.raises(DataError, match="no column 'id'"):
+        label(models()[0], tmp_path / "a.parquet", tmp_path / "out", text="one", keep=["id"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A store that speaks S3, on loopback."""
+    pytest.importorskip("moto.server")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    before = dict(os.environ)
+    os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
+    from pyarrow.fs import S3FileSystem
+
+    made = S3FileSystem(
+        endpoint_override=f"{host}:{port}", scheme="http", region="us-east-1", allow_bucket_creation=True
+    )
+    made.create_dir("texts")
+    yield made, f"?endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+    os.environ.clear()
+    os.environ.update(before)
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
+def test_from_a_store_into_a_store(tmp_path, models, store, ending, monkeypatch):
+    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+    model, predictor = models()
+    made, query = store
+    for name, seed in (("a", 1), ("b", 2)):
+        write(corpus(50, seed), tmp_path / f"{name}{ending}")
+        with made.open_output_stream(f"texts/in/{name}{ending}") as file:
+            file.write((tmp_path / f"{name}{ending}").read_bytes())
+    out = f"s3://texts/out{ending[1:]}"
+    found = label(model, f"s3://texts/in/*{ending}{query}", out + query)
+    assert (found.rows, found.whole) == (100, True)
+    rows = pq.read_table(out.removeprefix("s3://"), filesystem=made).to_pylist()
+    check_rows(rows, predictor, pa.concat_tables([corpus(50, 1), corpus(50, 2)]))
+    assert rows[0]["source"] == f"s3://texts/in/a{ending}"
+    made.delete_file(f"{out.removeprefix('s3://')}/part-000001-000000000032.parquet")
+    again = label(model, f"s3://texts/in/*{ending}{query}", out + query)
+    assert (again.rows, again.earlier) == (100, 82)
+
+
+def start(folder: Path, model: Path, *more: str) -> subprocess.Popen:
+    words = ["predict", str(model), "--input", "in/*.parquet", "--out", "out", "--device", "cpu", *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headhunt.cli", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_shards(folder: Path, process: subprocess.Popen, count: int, limit: float = 120) -> int:
+    until = time.time() + limit
+    while len(found := list((folder / "out").glob("part-*"))) < count:
+        assert process.poll() is None and time.time() < until, process.communicate()[0]
+        time.sleep(0.02)
+    return len(found)
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The processes of the actors that label, of this driver alone."""
+    import psutil
+
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "MapBatches(Labeller)" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_driver_and_workers_are_killed_and_every_row_is_labelled_once(tmp_path, models):
+    model, predictor = models()
+    tables = [corpus(1600, seed, seed * 1600) for seed in range(3)]
+    for number, table in enumerate(tables):
+        write(table, tmp_path / "in" / f"{number}.parquet")
+    words = ("--workers", "2", "--shard-rows", "40")
+    process = start(tmp_path, model, *words)
+    wait_for_shards(tmp_path, process, 3)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    time.sleep(1)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert 3 <= len(kept) < 120 and not (tmp_path / "out" / SUCCESS).exists()
+
+    process = start(tmp_path, model, *words)
+    wait_for_shards(tmp_path, process, len(kept) + 3)
+    victims = workers_of(process)
+    assert victims
+    os.kill(victims[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    assert "rows were labelled before" in out and "4,800 of 4,800 rows labelled" in out
+    assert all((tmp_path / "out" / name).stat().st_mtime_ns == at for name, at in kept.items())
+    rows = read(tmp_path / "out")
+    whole = pa.concat_tables(tables)
+    assert [row["id"] for row in rows] == whole["id"].to_pylist()
+    expected = predictor.predict(whole["text"].to_pylist())
+    probability = np.array([answer.probability for answer in expected])
+    assert np.abs(np.array([row["probability"] for row in rows]) - probability).max() < 0.02  # may be in 16 bits here
+    assert (tmp_path / "out" / SUCCESS).exists() and not list((tmp_path / "out").glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_ctrl_c_keeps_what_is_written(tmp_path, models):
+    model, _ = models()
+    write(corpus(9000), tmp_path / "in" / "a.parquet")
+    process = start(tmp_path, model, "--workers", "1", "--shard-rows", "40")
+    wait_for_shards(tmp_path, process, 2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on" in out and "Traceback" not in out
+    found = label(model, tmp_path / "in" / "*.parquet", tmp_path / "out", shard_rows=40)
+    assert found.rows == 9000 and found.earlier >= 80
+
+
+def test_the_command(tmp_path, models):
+    model, _ = models()
+    write(corpus(40), tmp_path / "in" / "a.parquet")
+    done = start(tmp_path, model, "--workers", "0", "--json")
+    out, _ = done.communicate(timeout=120)
+    assert done.returncode == 0, out
+    assert json.loads(out.splitlines()[-1])["labelled"] == 40
+    (tmp_path / "in" / "b.parquet").write_bytes(b"no")
+    words = [sys.executable, "-m", "headhunt.cli", "predict", model, "--input", "in", "--out", "two", "--workers", "0"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 3 and "not read: " in done.stderr and "40 of 40 rows" in done.stdout
+    for more, told in (
+        (["--out", "x.parquet"], "--out must end in .csv or .jsonl, or be a folder"),
+        (["--out", "x.csv", "--workers", "2"], "give --out FOLDER"),
+    ):
+        done = subprocess.run([*words[:5], "--input", "in", *more], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and told in done.stderr
