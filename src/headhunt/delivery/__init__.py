@@ -1,0 +1,1 @@
+"""Delivery: the model people take home, share, serve, and run over a corpus."""
