@@ -106,19 +106,28 @@ def sentences(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="session")
 def outside(tmp_path_factory) -> dict[str, str]:
-    """The environment of a process that has everything installed but Headhunt: run `sys.executable` with it."""
+    """The environment of a process in a virtual environment with everything but Headhunt: run its OUTSIDE_PYTHON."""
+    import subprocess
     import sysconfig
 
     folder = tmp_path_factory.mktemp("outside")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    # Packages by links and none of the .pth files: an editable Headhunt is left out as an installed one is.
     (folder / "site").mkdir()
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if "headhunt" not in entry.name and entry.suffix != ".pth":
-            (folder / "site" / entry.name).symlink_to(entry)
-    home = folder / "home"
-    return {
-        **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")},
-        "PYTHONPATH": str(folder / "site"),
-        "HF_HOME": str(home),
+    for home in {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}:
+        for entry in Path(home).iterdir():
+            if "headhunt" not in entry.name and entry.suffix != ".pth":
+                (folder / "site" / entry.name).symlink_to(entry)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "outside.pth").write_text(f"{folder / 'site'}\n")
+    python = str(folder / "venv" / "bin" / "python")
+    env = {
+        **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "HF_TOKEN")},
+        "HF_HOME": str(folder / "home"),
+        "HF_MODULES_CACHE": str(folder / "modules"),
         "HF_HUB_OFFLINE": "1",
-        "OUTSIDE_PYTHON": getattr(sys, "_base_executable", sys.executable),
+        "OUTSIDE_PYTHON": python,
     }
+    done = subprocess.run([python, "-c", "import headhunt"], env=env, capture_output=True, text=True)
+    assert "No module named 'headhunt'" in done.stderr, done.stderr
+    return env

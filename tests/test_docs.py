@@ -14,6 +14,7 @@ import headhunt
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"<!-- runs in CI -->\n```python\n(.*?)```", re.DOTALL)
+COMMAND = re.compile(r"<!-- runs in CI -->\n```console\n\$ headhunt (.*?)\n```")
 
 
 def test_the_examples_of_the_readme_run(encoders, tmp_path):
@@ -24,6 +25,17 @@ def test_the_examples_of_the_readme_run(encoders, tmp_path):
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "(1, 2)" in done.stdout and "'score'" in done.stdout
+
+
+def test_the_examples_of_sharing_run(encoders, tmp_path):
+    page = (ROOT / "docs/sharing.md").read_text()
+    (example,), (command,) = EXAMPLE.findall(page), COMMAND.findall(page)
+    for words in (["-c", f"ENCODER = {encoders()!r}\n{example}"], ["-m", "headhunt.cli", *command.split()]):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert ("bytes in 6 files" if "push" in words else "## Limits") in done.stdout
+    named = set(re.findall(r"`([\w.]+\.(?:json|py|md|safetensors))`", page.split("A plain head")[0]))
+    assert named >= {path.name for path in (tmp_path / "films").iterdir()}
 
 
 def test_the_space_of_the_docs_is_a_space(tmp_path):

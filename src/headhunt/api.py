@@ -64,7 +64,12 @@ def fit(
     training.finish()
     predictor.facts |= {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "task": {"name": task.name, "rows": {name: len(split) for name, split in task.splits.items()}},
+        "task": {
+            "name": task.name,
+            "rows": {name: len(split) for name, split in task.splits.items()},
+            "columns": {"text": task.columns.text, "text_b": task.columns.text_b, "label": task.columns.label},
+            "warnings": list(task.warnings),
+        },
         "seed": seed,
         "seconds": round(time.perf_counter() - started, 2),
         "versions": versions(),

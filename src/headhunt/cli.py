@@ -663,6 +663,33 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+@app.command()
+def push(
+    model: Model,
+    repo: Annotated[str, typer.Argument(help="Where on the Hugging Face Hub: name or user/name; made if not there.")],
+    private: Annotated[bool, typer.Option("--private/--public", help="Who can see a new repository.")] = True,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent; needs no network.")] = False,
+    json_: Json = False,
+) -> None:
+    """Send a saved model and its card to the Hugging Face Hub."""
+    from headhunt.delivery import huggingface
+
+    huggingface.check_repo(repo)
+    parcel = huggingface.pack(model)
+    url = None if dry_run else huggingface.push(parcel, repo, private=private, message=message)
+    if json_:
+        sent = {"repo": repo, "url": url, "private": private, "files": parcel.files, "bytes": parcel.size}
+        print(json.dumps({**sent, "left": parcel.left, "notes": parcel.notes}, ensure_ascii=False))
+        return
+    for name, size in parcel.files.items():
+        print(f"{size:14,}  {name}")
+    print(f"{parcel.size:14,}  bytes in {len(parcel.files)} files")
+    for line in [*(f"stays here: {name}" for name in parcel.left), *(f"note: {note}" for note in parcel.notes)]:
+        say(line)
+    print(url or f"nothing was sent: without --dry-run this goes to {repo}, {'private' if private else 'public'}")
+
+
 def main() -> None:
     """Runs the command line."""
     app(prog_name="headhunt")

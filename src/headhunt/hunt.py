@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import threading
@@ -20,13 +21,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headhunt import ablation, verdict
+from headhunt import ablation, card, verdict
 from headhunt.data import Task, read_about, save_task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, check_metric
 from headhunt.ledger import Request, RunError, State, Trial
 from headhunt.run import TASK, Run, parts_of
-from headhunt.space import Space
+from headhunt.space import NAMED, Space
 from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec
 from headhunt.study.candidates import Candidates
 from headhunt.study.executor import Executor, Inline
@@ -79,6 +80,37 @@ class Settings:
             return cls(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{folder} must be the folder of a search; {SETTINGS} cannot be read ({error}).") from None
+
+    def command(self, about: Mapping[str, Any], space: str) -> list[str]:
+        """The command that asks for the same search, option by option; the data is where the user has it.
+
+        Args:
+            about: What the data says of itself.
+            space: The name of the space, or of a file that holds it.
+        """
+        columns = about["columns"]
+        given: dict[str, Any] = {
+            "--encoder": self.encoder,
+            "--time": "none" if self.time is None else f"{self.time:g}s",
+            "--trials": self.trials,
+            "--target": self.target,
+            "--text": columns["text"],
+            "--text-b": columns["text_b"],
+            "--label": columns["label"],
+            "--kind": about["kind"],
+            "--space": space,
+            "--strategy": self.strategy,
+            "--metric": self.metric,
+            "--workers": self.workers,
+            "--seed": self.seed,
+            "--device": self.device,
+            "--precision": self.precision,
+            "--max-latency": None if self.max_latency is None else f"{self.max_latency:g}ms",
+            "--max-size": None if self.max_size is None else f"{self.max_size:g}MB",
+        }
+        words = [f"{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
+        flags = {"--trust-remote-code": self.trust_remote_code, "--calibrate": self.calibrate}
+        return ["headhunt search DATA", *words, *(name for name, on in flags.items() if on)]
 
 
 class View(Protocol):
@@ -306,7 +338,7 @@ def deepen(
     hunt = _Hunt(Path(folder), settings, began, limit, view)
     with hunt.open() as study:
         reason = study.state.ended or "resumed"
-        verdict.reach(hunt.case(study), reason, seeds)
+        hunt.describe(verdict.reach(hunt.case(study), reason, seeds))
         study.run.append({"kind": "end", "reason": reason})
     return Search(folder)
 
@@ -374,7 +406,7 @@ class _Hunt:
                 reason = study.go()
             self._refuse_hopeless(study)
             self._stop.clear()
-            verdict.reach(self.case(study), reason)
+            self.describe(verdict.reach(self.case(study), reason))
         return Search(self.folder)
 
     @contextmanager
@@ -505,6 +537,18 @@ class _Hunt:
             tell=tell,
             calibrate=self.settings.calibrate,
         )
+
+    def describe(self, result: Mapping[str, Any]) -> None:
+        """Writes the card of what is delivered, and of the winner where that is another model the user is told of."""
+        name = self.settings.space.get("name")
+        shown = self.settings if card.hub_name(self.settings.encoder) else replace(self.settings, encoder="ENCODER")
+        command = " ".join(shown.command(self.about, str(name) if name in NAMED else "space.json"))
+        cards = {result.get("model"): result}
+        if result["verdict"]["delivered"] == "plain" and result.get("winner_model"):
+            cards[result["winner_model"]] = {**result, "verdict": {**result["verdict"], "delivered": "winner"}}
+        for model, told in cards.items():
+            if model is not None:
+                card.write(self.folder / model, about=self.about, result=told, command=command)
 
     def _refuse_hopeless(self, study: Study) -> None:
         """Where nothing at all could be trained, the reason is the answer."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
+from headhunt.card import write as write_card
 from headhunt.device import autocast, pick_device
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import from_dict
@@ -160,8 +161,13 @@ class Predictor:
         chosen = [label for label, p in probabilities.items() if p >= 0.5]
         return Prediction(chosen, min((probabilities[label] for label in chosen), default=None), probabilities)
 
-    def save(self, folder: str | Path) -> Path:
-        """Writes a folder that transformers loads, with or without Headhunt."""
+    def save(self, folder: str | Path, *, card: bool = True) -> Path:
+        """Writes a folder that transformers loads, with or without Headhunt.
+
+        Args:
+            folder: Made where it is not there.
+            card: Whether a model card goes with it, for people to read.
+        """
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder that has it is whole
         with quiet():
@@ -170,7 +176,7 @@ class Predictor:
             self.tokenizer.model_max_length = self.recipe.max_length
             self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
-        card = {
+        facts = {
             "schema": SCHEMA,
             "kind": self.kind,
             "labels": list(self.labels),
@@ -179,7 +185,9 @@ class Predictor:
             "spec": self.spec.to_dict() if self.spec else None,
             **self.facts,
         }
-        (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / CARD).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if card:
+            write_card(folder)
         return folder
 
     @classmethod
@@ -197,7 +205,11 @@ class Predictor:
             spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
             known = {name: card.pop(name) for name in ("kind", "labels", "pair")}
             with quiet():
-                model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+                model, loaded = AutoModelForSequenceClassification.from_pretrained(
+                    folder, dtype=torch.float32, output_loading_info=True
+                )
+            if loaded["missing_keys"]:  # transformers would fill them with chance
+                raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
             tokenizer = load_tokenizer(str(folder))
             spec = Spec.from_dict(spec) if spec else None
         except Exception as error:  # what a damaged file makes transformers raise can be anything

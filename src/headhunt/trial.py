@@ -310,7 +310,7 @@ class Bench:
         out = Path(request.checkpoint)
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        predictor.save(partial)
+        predictor.save(partial, card=False)
         shutil.rmtree(out, ignore_errors=True)
         partial.replace(out)
 

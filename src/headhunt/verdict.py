@@ -405,7 +405,7 @@ def _calibrate(case: Case, folder: Path, trial: Trial | None) -> None:
         output_of(predictor.model).bias.div_(temperature)
     predictor.facts["temperature"] = temperature
     partial = folder.with_name(f"{folder.name}.calibrated")
-    predictor.save(partial)
+    predictor.save(partial, card=False)
     shutil.rmtree(folder)
     partial.replace(folder)
 

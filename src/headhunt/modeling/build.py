@@ -132,7 +132,7 @@ def build(
         pretrained = AutoModel.from_pretrained(encoder, config=config, **loading)
         pooler = _dense_of(getattr(pretrained, "pooler", None))
         ours = HeadhuntConfig(
-            encoder=config.to_dict(),
+            encoder={name: value for name, value in config.to_dict().items() if name != "_name_or_path"},
             head=to_dict(head),
             separator=separators[0] if separators else None,
             separators=max(1, len(separators)),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +21,13 @@ import numpy as np
 from headhunt.data import open_task
 from headhunt.hunt import Search
 from headhunt.ledger import State, Trial
-from headhunt.modeling.architecture import COMPARISONS, POOLINGS
 from headhunt.progress import best_so_far, clock_words, describe
 from headhunt.report.heldout import look
 from headhunt.run import TASK, Run, parts_of
 from headhunt.space import NAMED, OFF, Choice, Leaf, Space
-from headhunt.spec import FREEZES, Spec
+from headhunt.spec import Spec
 from headhunt.study.candidates import Candidates, along, at, within
+from headhunt.words import recipe_words, stages
 
 SCHEMA = 1
 ABLATION, IMPORTANCE = "ablation.json", "importance.json"
@@ -224,96 +223,6 @@ def _candidate(run: _Run, trial: Trial | None) -> dict[str, Any] | None:
         "stages": stages(spec, run.layers, run.pair, run.about["kind"], len(run.about["labels"])),
         "recipe": recipe_words(spec),
     }
-
-
-def stages(spec: Spec, layers: int | None, pair: bool, kind: str, labels: int) -> list[dict[str, Any]]:
-    """A candidate from tokens to answer, as it is drawn: stages with a title and a detail.
-
-    Args:
-        spec: The candidate.
-        layers: How many layers the encoder has; None where that is not known.
-        pair: Whether each row has two texts.
-        kind: "classes", "labels" or "number".
-        labels: How many there are.
-    """
-    head, recipe = spec.head, spec.recipe
-    twice = head.siamese is not None
-    tokens = ("text a", "text b") if twice else ("[CLS] a [SEP] b [SEP]",) if pair else ("[CLS] text [SEP]",)
-    frozen = {"none": 0, "embeddings": 0, "all": layers}.get(str(recipe.freeze), recipe.freeze)
-    taken = {1: "the last layer", "mix": "a learned mix of all layers"}.get(
-        head.layers, f"the mean of the last {head.layers} layers"
-    )
-    trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
-    if recipe.lora is not None:
-        trained = f"low-rank updates of rank {recipe.lora.rank}"
-    name = spec.encoder.rstrip("/").split("/")
-    drawn: list[dict[str, Any]] = [
-        {"stage": "tokens", "titles": list(tokens), "detail": f"up to {recipe.max_length} tokens"},
-        {
-            "stage": "encoder",
-            "title": name[-1] if len(name) < 3 else "/".join(name[-2:]),
-            "detail": trained,
-            "layers": layers,
-            "frozen": frozen,
-            "all_frozen": recipe.freeze == "all",
-            "embeddings_frozen": recipe.freeze != "none",
-            "taken": head.layers,
-        },
-        {"stage": "layers", "title": "token vectors", "detail": taken},
-    ]
-    if head.convolutions is not None:
-        part = head.convolutions
-        skip = ", skip" if part.skip else ""
-        detail = f"{part.channels} channels, kernel {part.kernel}{skip}"
-        drawn.append({"stage": "convolutions", "title": _count(part.layers, "convolution"), "detail": detail})
-    if head.blocks is not None:
-        detail = _count(head.blocks.heads, "attention head")
-        drawn.append({"stage": "blocks", "title": _count(head.blocks.layers, "encoder block"), "detail": detail})
-    drawn.append(
-        {"stage": "pooling", "title": f"{head.pooling.replace('_', ' + ')} pooling", "detail": POOLINGS[head.pooling]}
-    )
-    for one in drawn:
-        one["twice"] = twice
-    if head.siamese is not None:
-        drawn.append({"stage": "comparison", "title": head.siamese, "detail": COMPARISONS[head.siamese]})
-    if head.mlp is not None:
-        title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
-        drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
-    answer = {"classes": f"one of {labels} classes", "labels": f"any of {labels} labels"}.get(kind, "a number")
-    drawn.append({"stage": "output", "title": answer, "detail": f"one linear layer, dropout {head.dropout:.2g}"})
-    return drawn
-
-
-def recipe_words(spec: Spec) -> dict[str, str]:
-    """How a candidate is trained, in words, without what is off."""
-    recipe = asdict(spec.recipe)
-    words = {"rate": f"{recipe['rate']:.2g}", "head rate": f"× {recipe['head_rate']:.3g}"}
-    if recipe["layer_decay"] != 1:
-        words["layer decay"] = f"× {recipe['layer_decay']:g} per layer"
-    words |= {
-        "schedule": recipe["schedule"],
-        "warm-up": f"{recipe['warmup'] * 100:.0f}\N{NO-BREAK SPACE}% of the training",
-        "epochs": f"{recipe['epochs']:g}",
-        "batch": str(recipe["batch"]),
-        "weight decay": f"{recipe['weight_decay']:g}",
-        "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
-        "texts": f"{recipe['max_length']} tokens, cut at the {recipe['truncation']}"
-        if recipe["truncation"] == "end"
-        else f"{recipe['max_length']} tokens, cut in the middle",
-    }
-    if recipe["lora"]:
-        words["LoRA"] = f"rank {recipe['lora']['rank']}, scale {recipe['lora']['alpha']:g}"
-    if recipe["smart"]:
-        words["SMART"] = f"weight {recipe['smart']['weight']:.3g}"
-    if recipe["encoder_dropout"] is not None:
-        words["encoder dropout"] = f"{recipe['encoder_dropout']:g}"
-    if recipe["label_smoothing"]:
-        words["label smoothing"] = f"{recipe['label_smoothing']:g}"
-    if recipe["class_weights"]:
-        words["class weights"] = "each class counts alike"
-    if recipe["swap_pairs"]:
-        words["pairs"] = "in random order while training"
-    return words
 
 
 def _progress(run: _Run) -> dict[str, Any] | None:
@@ -553,28 +462,8 @@ def _load(run: _Run) -> dict[str, Any] | None:
 
 def _repeat(run: _Run) -> dict[str, Any]:
     """The command that searches again; the data is where the user has it."""
-    settings, columns = run.settings, run.about["columns"]
-    given: dict[str, Any] = {
-        "--encoder": settings.encoder,
-        "--time": "none" if settings.time is None else f"{settings.time:g}s",
-        "--trials": settings.trials,
-        "--target": settings.target,
-        "--text": columns["text"],
-        "--text-b": columns["text_b"],
-        "--label": columns["label"],
-        "--kind": run.about["kind"],
-        "--space": _space_name(run),
-        "--strategy": settings.strategy,
-        "--metric": settings.metric,
-        "--workers": settings.workers,
-        "--seed": settings.seed,
-        "--device": settings.device,
-        "--precision": settings.precision,
-    }
-    words = [f"{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
-    if settings.trust_remote_code:
-        words.append("--trust-remote-code")
-    return {"command": ["headhunt search DATA", *words], "seed": settings.seed, "space": settings.space}
+    settings = run.settings
+    return {"command": settings.command(run.about, _space_name(run)), "seed": settings.seed, "space": settings.space}
 
 
 def _space_name(run: _Run) -> str:
@@ -621,10 +510,6 @@ SECTIONS: dict[str, Callable[[_Run], Any]] = {
     "versions": _versions,
     "cost": _cost,
 }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
 def _short(value: Any) -> str:
