@@ -38,6 +38,15 @@ def test_the_examples_of_sharing_run(encoders, tmp_path):
     assert named >= {path.name for path in (tmp_path / "films").iterdir()}
 
 
+def test_the_examples_of_the_page_on_python_run(encoders, tmp_path):
+    (example,) = EXAMPLE.findall((ROOT / "docs/python.md").read_text())
+    script = tmp_path / "page.py"
+    script.write_text(f"ENCODER = {encoders()!r}\n{example}")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["(2,)", "<U4", "(1,", "2)"]
+
+
 def test_the_space_of_the_docs_is_a_space(tmp_path):
     from headhunt.space import Space
 

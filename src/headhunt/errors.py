@@ -5,7 +5,7 @@ class HeadhuntError(Exception):
     """A problem the user can mend. The message says what must hold, what was found and what to do."""
 
 
-class DataError(HeadhuntError):
+class DataError(HeadhuntError, ValueError):
     """The data cannot be used as given. The message lists every problem found, with row numbers."""
 
 

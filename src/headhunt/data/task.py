@@ -88,7 +88,7 @@ class Task:
             validation: Another source with the validation rows.
             limit: Draw so many training rows, every class with its share.
             seed: Of the drawing and splitting.
-            test_share: How much to set aside where no test rows are given.
+            test_share: How much to set aside where no test rows are given; 0 for no test split.
             name: What to call the task; the name of the file or folder where not given.
 
         Raises:
@@ -224,8 +224,8 @@ def _check_options(kind: Kind | None, limit: int | None, test_share: float, prob
         problems.add(
             "limit", f"{limit} is not a number of rows", "Give a positive number, or leave it out for all rows"
         )
-    if not 0 < test_share < 1:
-        problems.add("test share", f"{test_share} is not between 0 and 1", "Give a share such as 0.2")
+    if not 0 <= test_share < 1:
+        problems.add("test share", f"{test_share} is not between 0 and 1", "Give a share such as 0.2, or 0 for none")
     problems.raise_if_any()
 
 
@@ -327,9 +327,9 @@ def _note_taken(columns: Columns, kind: Kind, names: Sequence[str]) -> list[str]
 def _complete(
     splits: dict[str, Split], test_share: float, limit: int | None, seed: int, notes: list[str]
 ) -> dict[str, Split]:
-    """Set a test split aside where none is given, then draw the training rows where they are limited."""
+    """Set a test split aside where none is given and one is asked for, then limit the training rows."""
     train = splits["train"]
-    if "test" not in splits:
+    if "test" not in splits and test_share:
         held = hold_out(find_strata(train.targets), train.groups, test_share, seed)
         splits = {**splits, "train": train.take(~held), "test": train.take(held)}
         notes.append(f"test: {count(int(held.sum()), 'row')} set aside")
