@@ -173,7 +173,7 @@ class _HeadEstimator(BaseEstimator):
                 self.search_ = found
             model = found.model_dir
             assert model is not None  # a search that ends without an error ends with a model
-            return load(model, device=self.device, precision=self.precision)
+            return _load(model, self.device, self.precision)
 
     # Answering
 
