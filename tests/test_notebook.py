@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from conftest import sentences
 from nbclient import NotebookClient
+from test_report import make_run
 
 import headhunt
 from headhunt import Head, Mlp, Recipe, Spec
-from headhunt.ledger import State
-from headhunt.notebook import in_notebook, live_card
+from headhunt.notebook import LiveCard, in_notebook, live_card
+from headhunt.run import Run
 
 NASTY = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
 TEXTS, LABELS = sentences(96)
@@ -114,10 +115,47 @@ def test_interrupting_the_kernel_ends_a_search_with_what_was_found(encoders, tmp
     assert [one["output_type"] for one in client.nb.cells[1]["outputs"]] == ["display_data"], client.nb.cells[1]
 
 
+@pytest.mark.parametrize("how", ["whole", "under way", "just begun"])
+def test_the_card_of_a_search_says_what_is_known(how, tmp_path):
+    folder = make_run(tmp_path / "run", 24, ended=how == "whole")
+    about = folder / "task/task.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"name": NASTY}))
+    if how == "just begun":
+        ledger = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        (folder / "ledger.jsonl").write_bytes(b"".join(ledger[:2]))
+    html = headhunt.Search(folder)._repr_html_()
+    check_harmless(html)
+    assert "alert(&quot;owned&quot;)" in html
+    assert ("A reliable gain" in html) == ("headhunt.load(" in html) == (how == "whole")
+    assert ("not over yet" in html) == (how != "whole")
+    assert html.count("<svg") == {"whole": 2, "under way": 2, "just begun": 0}[how]
+    assert html.count("<tr") == {"whole": 6, "under way": 6, "just begun": 0}[how]
+
+
+def test_a_thousand_updates_are_a_few_pictures(tmp_path):
+    state = Run(make_run(tmp_path / "run", 12, ended=False)).state
+    card, pictures = LiveCard("accuracy"), []
+
+    class Handle:
+        def update(self, picture) -> None:
+            pictures.append(picture.data)
+
+    card.begin(Path("runs/it"), NASTY, state, time.time() + 60)
+    card._handle = Handle()
+    began = time.time()
+    for _ in range(1000):
+        card.update(state, time.time() + 60, "searching")
+    assert len(pictures) <= 2 + time.time() - began
+    assert "searching" in pictures[0] and "Interrupt the kernel" in pictures[0] and "<svg" in pictures[0]
+    card.end()
+    assert "kept in runs/it" in pictures[-1]
+    for picture in pictures:
+        check_harmless(picture)
+
+
 def test_nothing_is_displayed_outside_a_notebook():
     assert not in_notebook()
     assert live_card("accuracy") is None
-    assert State().trials == []
 
 
 @pytest.mark.parametrize("kind", ["classes", "labels", "number", "pair"])
