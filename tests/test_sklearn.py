@@ -311,3 +311,11 @@ def test_a_search_behind_fit(encoders, tmp_path):
     assert estimator.predictor_.labels == ("False", "True")
     again = pickle.loads(pickle.dumps(estimator))
     assert np.array_equal(again.predict(TEXTS), estimator.predict(TEXTS)) and again.result_ == estimator.result_
+
+
+@pytest.mark.real
+def test_a_real_encoder_across_folds(minilm):
+    texts = ["a lovely film", "a dreadful film", "what a joy", "what a bore", "I liked it", "I hated it"] * 4
+    frozen = Recipe(epochs=20, rate=1e-2, freeze="all")
+    model = HeadClassifier(minilm, head=Head(pooling="mean"), recipe=frozen, random_state=0)
+    assert cross_val_score(model, texts, [True, False] * 12, cv=2).mean() > 0.9

@@ -5,6 +5,7 @@ The names below are the whole front door; each is loaded when first used, so tha
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
     from headhunt.predictor import Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
+
+# Where tqdm is imported in a notebook without ipywidgets it warns; Headhunt's own progress needs neither.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 _HOME = {
     "fit": "headhunt.api",

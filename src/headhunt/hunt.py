@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headhunt import ablation, card, verdict
 from headhunt.data import Task, read_about, save_task
@@ -144,6 +144,11 @@ class Search:
         found = f"best {best.best[1]:.4f}" if best and best.best else "nothing yet"
         return f"Search({str(self.run_dir)!r}: {len(state.trials)} trials, {found})"
 
+    def _repr_html_(self) -> str:
+        from headhunt import notebook
+
+        return notebook.search_card(self)
+
     @property
     def state(self) -> State:
         """What the ledger holds now."""
@@ -214,7 +219,7 @@ def search(
     max_latency: str | float | None = None,
     max_size: str | float | None = None,
     calibrate: bool = False,
-    view: View | None = None,
+    view: View | Literal[False] | None = None,
     **options: Any,
 ) -> Search:
     """Searches for the best head and recipe, and ends with a model.
@@ -238,7 +243,7 @@ def search(
         max_latency: Milliseconds one text may take in the median, as 20 or "20ms", on one thread of a CPU or a GPU.
         max_size: Megabytes of weights, as 60 or "60MB".
         calibrate: Whether the delivered model's probabilities are set right by a temperature.
-        view: Who is shown how it goes.
+        view: Who is shown how it goes; a card in a notebook unless given, nobody where False.
         options: Passed on to `Task.load`: text, text_b, label, kind, test, limit …
 
     Returns:
@@ -286,7 +291,7 @@ def resume(
     trials: int | None = None,
     workers: int | None = None,
     ray: str | None = None,
-    view: View | None = None,
+    view: View | Literal[False] | None = None,
 ) -> Search:
     """Takes a search up where it was left.
 
@@ -296,7 +301,7 @@ def resume(
         trials: Candidates at most, those before included; as first asked unless given.
         workers: As for `search`; as first asked unless given.
         ray: As for `search`.
-        view: Who is shown how it goes.
+        view: As for `search`.
     """
     began = clock.time()
     folder = Path(folder)
@@ -321,7 +326,7 @@ def deepen(
     seeds: int = 3,
     time: str | float | None = None,
     workers: int | None = None,
-    view: View | None = None,
+    view: View | Literal[False] | None = None,
 ) -> Search:
     """Reaches the verdict of a search again, with the winner and the plain head trained with several seeds.
 
@@ -330,7 +335,7 @@ def deepen(
         seeds: How often each is trained on all rows; what was trained before counts.
         time: How long it may take; no limit unless given.
         workers: As for `search`; as first asked unless given.
-        view: Who is shown how it goes.
+        view: As for `search`.
     """
     began, limit = clock.time(), seconds(time)
     settings = Settings.read(Path(folder))
@@ -349,7 +354,7 @@ def explain(
     seeds: int = 1,
     time: str | float | None = None,
     workers: int | None = None,
-    view: View | None = None,
+    view: View | Literal[False] | None = None,
 ) -> dict[str, Any]:
     """Finds out why the winner won: each of its parts taken out, each item of its recipe put back.
 
@@ -358,7 +363,7 @@ def explain(
         seeds: How often each variant is judged.
         time: How long it may take; no limit unless given.
         workers: As for `search`; as first asked unless given.
-        view: Who is shown how it goes.
+        view: As for `search`.
 
     Returns:
         What `ablation.json` holds.
@@ -381,8 +386,16 @@ def explain(
 class _Hunt:
     """One go at a search: from opening the run to the model."""
 
-    def __init__(self, folder: Path, settings: Settings, began: float, limit: float | None, view: View | None) -> None:
-        self.folder, self.settings, self.view = folder, settings, view
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        began: float,
+        limit: float | None,
+        view: View | Literal[False] | None,
+    ) -> None:
+        self.folder, self.settings = folder, settings
+        self.view: View | None = (_card(settings.metric) if view is None else view) or None
         self.about = read_about(folder / TASK)
         self.deadline = None if limit is None else began + limit
         self.limit = limit
@@ -658,6 +671,13 @@ def versions() -> dict[str, str]:
     from headhunt.trial import versions as of_a_trial
 
     return of_a_trial()
+
+
+def _card(metric: str) -> View | None:
+    """In a notebook, a card that follows the search."""
+    from headhunt import notebook
+
+    return notebook.live_card(metric)
 
 
 def _has_gpu() -> bool:

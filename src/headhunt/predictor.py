@@ -81,6 +81,11 @@ class Predictor:
         size = sum(parameter.numel() for parameter in self.model.parameters()) / 1e6
         return f"Predictor({'two texts' if self.pair else 'one text'} → {answers}, {size:.1f} M parameters)"
 
+    def _repr_html_(self) -> str:
+        from headhunt import notebook
+
+        return notebook.predictor_card(self)
+
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
         """Answers for texts, or pairs where `texts_b` is given."""
         texts = [texts] if isinstance(texts, str) else texts

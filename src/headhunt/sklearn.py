@@ -131,7 +131,7 @@ class _HeadEstimator(BaseEstimator):
 
     def _train(self, task: Task, seed: int) -> Predictor:
         from headhunt.api import fit
-        from headhunt.progress import training_bar
+        from headhunt.notebook import training_bar
 
         standard = plain(self.encoder or DEFAULT_ENCODER, len(task.splits["train"]))
         spec = Spec(encoder=standard.encoder, head=self.head or Head(), recipe=self.recipe or standard.recipe)
@@ -147,9 +147,9 @@ class _HeadEstimator(BaseEstimator):
             )
 
     def _search(self, task: Task, seed: int) -> Predictor:
-        from headhunt.api import load
         from headhunt.evaluation import DEFAULT_METRIC
         from headhunt.hunt import search
+        from headhunt.notebook import live_card
         from headhunt.progress import SearchView
 
         options = dict(self.search_options or {})
@@ -165,7 +165,7 @@ class _HeadEstimator(BaseEstimator):
                 device=self.device,
                 precision=self.precision,
                 trust_remote_code=self.trust_remote_code,
-                view=SearchView(options["metric"]) if self.verbose else None,
+                view=self.verbose and (live_card(options["metric"]) or SearchView(options["metric"])),
                 **options,
             )
             self.result_ = found.result

@@ -10,12 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from importlib import resources
 from typing import Any
 
 from headhunt.progress import clock_words
 
 WIDE, HALF, NARROW, SMALL = 920, 440, 360, 214
 Point = tuple[float, float]
+
+
+def read_beside(name: str) -> str:
+    """A style sheet or script that is kept beside this module; charts.css is what every drawing needs."""
+    return resources.files("headhunt.report").joinpath(name).read_text("utf-8")
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -141,9 +147,9 @@ def bars(items: Sequence[tuple[str, float]], label: str, words: Callable[[float]
     return svg(width, step * len(items) + 4, f"{label}: {said}.", body)
 
 
-def progress(data: Mapping[str, Any], width: float = WIDE) -> str:
+def progress(data: Mapping[str, Any], width: float = WIDE, height: float = 320) -> str:
     """Every result as a dot and the best so far as a line over the time of the search, beside the plain head."""
-    height, left, right, top, bottom = 320, 58, 20, 14, 280
+    left, right, top, bottom = 58, 20, 14, height - 40
     results, best, plain = data["results"], data["best"], data["plain"]
     low, high = _range([point["score"] for point in results] + ([plain["score"]] if plain else []))
     levels, y = _axis(low, high, bottom, top, 5)

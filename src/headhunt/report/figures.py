@@ -36,17 +36,18 @@ LONGEST = 600  # characters of a text that is shown
 TEXTS = 20_000  # rows whose words are counted for the summary of the data
 
 
-def facts(folder: str | Path) -> dict[str, Any]:
+def facts(folder: str | Path, sections: Iterable[str] | None = None) -> dict[str, Any]:
     """Everything the report says, JSON-able; a section that nothing is known of is missing.
 
     Args:
         folder: The run directory, of a search under way or over.
+        sections: Only these of `SECTIONS`.
 
     Raises:
         RunError: If there is no run in the folder.
     """
     run = _Run(Path(folder))
-    found = {name: section(run) for name, section in SECTIONS.items()}
+    found = {name: SECTIONS[name](run) for name in (SECTIONS if sections is None else sections)}
     kept = {name: section for name, section in found.items() if section not in (None, [], {})}
     return _finite({"schema": SCHEMA, **kept})
 
@@ -225,9 +226,14 @@ def _candidate(run: _Run, trial: Trial | None) -> dict[str, Any] | None:
     }
 
 
-def _progress(run: _Run) -> dict[str, Any] | None:
-    """Every result as it came, and the best so far."""
-    state = run.state
+def progress(state: State, metric: str, top: int = 0) -> dict[str, Any] | None:
+    """Every result as it came, and the best so far.
+
+    Args:
+        state: What the ledger holds.
+        metric: What scores are.
+        top: The highest rung there is.
+    """
     points = []
     for (number, rung), seconds in zip(state.settled, state.times, strict=True):
         score = state.trials[number].results[rung].score
@@ -235,14 +241,14 @@ def _progress(run: _Run) -> dict[str, Any] | None:
             points.append({"at": round(seconds, 2), "score": score, "rung": rung, "trial": number})
     if not points:
         return None
-    plain = run.plain.best if run.plain else None
+    plain = state.trials[0].best
     return {
-        "metric": run.metric,
+        "metric": metric,
         "results": points,
         "best": [[round(seconds, 2), score] for seconds, score in best_so_far(state)],
         "end": round(max(state.elapsed, points[-1]["at"]), 2),
         "plain": {"rung": plain[0], "score": plain[1]} if plain else None,
-        "top": max(len(run.fractions) - 1, max(point["rung"] for point in points)),
+        "top": max(top, max(point["rung"] for point in points)),
     }
 
 
@@ -493,7 +499,7 @@ SECTIONS: dict[str, Callable[[_Run], Any]] = {
     "scores": _scores,
     "winner": lambda run: _candidate(run, run.winner),
     "plain": lambda run: _candidate(run, run.plain),
-    "progress": _progress,
+    "progress": lambda run: progress(run.state, run.metric, len(run.fractions) - 1),
     "learning": _learning,
     "space": _space,
     "importance": _importance,

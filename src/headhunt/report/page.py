@@ -11,13 +11,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from headhunt.progress import clock_words
 from headhunt.report import charts
-from headhunt.report.charts import NARROW, WIDE, compact, number, percent, signed
+from headhunt.report.charts import NARROW, WIDE, compact, number, percent, read_beside, signed
 from headhunt.report.figures import facts
 
 PAGE, FACTS = "report.html", "report.json"
@@ -50,9 +49,8 @@ def write(folder: str | Path) -> Path:
 
 def render(found: Facts) -> str:
     """The page as text."""
-    style, script = (
-        resources.files("headhunt.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js")
-    )
+    palette, drawings, own, script = map(read_beside, ("palette.css", "charts.css", "page.css", "page.js"))
+    style = f":root {{\n{palette}}}\n{drawings}{own}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     sections = [(name, title, body) for name, title, make in SECTIONS if (body := make(found))]

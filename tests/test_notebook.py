@@ -1,0 +1,202 @@
+"""Cards in notebooks: what they say, that they are harmless, and a real kernel that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from conftest import sentences
+from nbclient import NotebookClient
+from test_report import make_run
+
+import headhunt
+from headhunt import Head, Mlp, Recipe, Spec
+from headhunt.notebook import LiveCard, in_notebook, live_card
+from headhunt.run import Run
+
+NASTY = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
+TEXTS, LABELS = sentences(96)
+SEARCH = (
+    "search = headhunt.search((TEXTS, LABELS), encoder=ENCODER, workers=0, out='run', time={time}, trials={trials})"
+)
+
+
+class Notebook(NotebookClient):
+    """A notebook under test: counts what the kernel sends, and may press the stop button."""
+
+    stop_when: str = ""
+    sent: list[str]
+
+    def process_message(self, msg, cell, cell_index):
+        self.sent.append(msg["msg_type"])
+        if self.stop_when and self.stop_when in json.dumps(msg["content"]):
+            self.stop_when = ""
+            asyncio.ensure_future(self.km.interrupt_kernel())  # noqa: RUF006
+        return super().process_message(msg, cell, cell_index)
+
+
+def run_notebook(cells: list[str], folder: Path, encoder: str, stop_when: str = "") -> Notebook:
+    setup = f"import headhunt\nENCODER, TEXTS, LABELS = {encoder!r}, {TEXTS!r}, {LABELS!r}"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (setup, *cells)])
+    client = Notebook(book, timeout=180, resources={"metadata": {"path": str(folder)}})
+    client.sent, client.stop_when = [], stop_when
+    client.execute()
+    return client
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute of a card."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.names: set[str] = set()
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.names |= {name for name, _ in attrs}
+        if tag not in ("img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check_harmless(html: str) -> None:
+    found = Tags(html)
+    assert found.open == []
+    assert not {"script", "img", "link", "iframe", "a"} & set(found.tags)
+    assert not any(name.startswith("on") or name in ("src", "href") for name in found.names)
+    assert "http" not in html.replace("http://www.w3.org", "") and "url(http" not in html
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_a_search_and_a_model(encoders, tmp_path):
+    cells = [
+        SEARCH.format(time=None, trials=3),
+        "search",
+        "search.load()",
+        "from headhunt.sklearn import HeadClassifier\n"
+        "fitted = HeadClassifier(ENCODER, recipe=headhunt.Recipe(epochs=2), verbose=True).fit(TEXTS, LABELS)",
+    ]
+    client = run_notebook(cells, tmp_path, encoders())
+    _, searching, shown, model, training = (cell["outputs"] for cell in client.nb.cells)
+    assert [one["output_type"] for one in searching] == ["display_data"], "one output that changes, and nothing else"
+    assert re.search(r"3 candidates in .*, kept in run", searching[0]["data"]["text/html"])
+    (card,) = shown
+    assert card["data"]["text/plain"].startswith("Search('run'")
+    sentence = json.loads((tmp_path / "run/result.json").read_text())["verdict"]["sentence"]
+    assert sentence[:30] in card["data"]["text/html"]
+    assert "One text in, one of 2 classes out." in model[0]["data"]["text/html"]
+    assert [one["output_type"] for one in training] == ["display_data"] and "examples" in str(training)
+    for outputs in (searching, shown, model, training):
+        check_harmless(outputs[0]["data"]["text/html"])
+    assert len(client.sent) < 120, "a notebook is not flooded"
+
+
+@pytest.mark.slow
+def test_interrupting_the_kernel_ends_a_search_with_what_was_found(encoders, tmp_path):
+    began = time.time()
+    cells = [SEARCH.format(time=150, trials=None), "print(search.result['reason'], search.model_dir)"]
+    client = run_notebook(cells, tmp_path, encoders(), stop_when="4 results")
+    assert client.stop_when == "" and time.time() - began < 120
+    assert client.nb.cells[-1]["outputs"][0]["text"].startswith("interrupted run")
+    assert [one["output_type"] for one in client.nb.cells[1]["outputs"]] == ["display_data"], client.nb.cells[1]
+
+
+@pytest.mark.parametrize("how", ["whole", "under way", "just begun"])
+def test_the_card_of_a_search_says_what_is_known(how, tmp_path):
+    folder = make_run(tmp_path / "run", 24, ended=how == "whole")
+    about = folder / "task/task.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"name": NASTY}))
+    if how == "just begun":
+        ledger = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        (folder / "ledger.jsonl").write_bytes(b"".join(ledger[:2]))
+    html = headhunt.Search(folder)._repr_html_()
+    check_harmless(html)
+    assert "alert(&quot;owned&quot;)" in html
+    assert ("A reliable gain" in html) == ("headhunt.load(" in html) == (how == "whole")
+    assert ("not over yet" in html) == (how != "whole")
+    assert html.count("<svg") == {"whole": 2, "under way": 2, "just begun": 0}[how]
+    assert html.count("<tr") == {"whole": 6, "under way": 6, "just begun": 0}[how]
+
+
+def test_a_thousand_updates_are_a_few_pictures(tmp_path):
+    state = Run(make_run(tmp_path / "run", 12, ended=False)).state
+    card, pictures = LiveCard("accuracy"), []
+
+    class Handle:
+        def update(self, picture) -> None:
+            pictures.append(picture.data)
+
+    card.begin(Path("runs/it"), NASTY, state, time.time() + 60)
+    card._handle = Handle()
+    began = time.time()
+    for _ in range(1000):
+        card.update(state, time.time() + 60, "searching")
+    assert len(pictures) <= 2 + time.time() - began
+    assert "searching" in pictures[0] and "Interrupt the kernel" in pictures[0] and "<svg" in pictures[0]
+    card.end()
+    assert "kept in runs/it" in pictures[-1]
+    for picture in pictures:
+        check_harmless(picture)
+
+
+def test_nothing_is_displayed_outside_a_notebook():
+    assert not in_notebook()
+    assert live_card("accuracy") is None
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels", "number", "pair"])
+def test_the_card_of_a_model_says_what_it_is(kind, encoders):
+    names = {"classes": LABELS, "labels": [[label, NASTY] for label in LABELS], "number": np.arange(96) / 7.0}
+    labels = names.get(kind, LABELS)
+    data = {"text": TEXTS, "label": labels} | ({"text_b": TEXTS[::-1]} if kind == "pair" else {})
+    head = Head(pooling="mean", mlp=Mlp(width=32), siamese="concat" if kind == "pair" else None)
+    spec = Spec(encoder=encoders(), head=head, recipe=Recipe(epochs=1))
+    html = headhunt.fit(
+        data, spec=spec, text="text", text_b="text_b" if kind == "pair" else None, label="label"
+    )._repr_html_()
+    check_harmless(html)
+    said = {"classes": "one of 2 classes", "labels": "any of 3 labels", "number": "a number", "pair": "Two texts in"}
+    assert said[kind] in html and "mean pooling" in html and "MLP, 1 hidden layer" in html
+    assert "on test rows" in html and ("another" in html) == (kind == "pair")
+
+
+def test_the_card_of_a_model_that_nothing_is_known_of(encoders, tmp_path):
+    predictor = headhunt.fit((TEXTS, [NASTY if one == "good" else one for one in LABELS]), encoder=encoders())
+    predictor.spec, predictor.facts = None, {}
+    html = predictor._repr_html_()
+    check_harmless(html)
+    assert "alert(&quot;owned&quot;)" in html
+
+
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium")
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_card_follows_the_theme_of_the_notebook(theme, encoders, tmp_path):
+    card = headhunt.fit((TEXTS, LABELS), encoder=encoders())._repr_html_()
+    page = tmp_path / "page.html"
+    light = str(theme == "light").lower()
+    asked = "document.title = getComputedStyle(document.querySelector('.headhunt-card')).backgroundColor"
+    page.write_text(f'<meta charset=utf-8><body data-jp-theme-light="{light}">{card}<script>{asked}</script></body>')
+    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    (paper,) = re.findall(r"<title>rgb\((\d+), (\d+), (\d+)\)</title>", done.stdout)
+    assert all((int(part) > 240) if theme == "light" else (int(part) < 40) for part in paper)
