@@ -135,7 +135,7 @@ def searched(encoders, tmp_path_factory) -> Path:
     from headhunt import hunt
 
     folder = tmp_path_factory.mktemp("searched") / "run"
-    hunt.search(sentences(80), encoder=encoders(), out=folder, time="60s", trials=3, workers=0, name="films", seed=1)
+    hunt.search(sentences(80), encoder=encoders(), out=folder, time=None, trials=3, workers=0, name="films", seed=1)
     return folder
 
 
@@ -188,7 +188,7 @@ def test_the_card_of_a_search_says_what_the_verdict_says(searched):
     winner = (searched / result["winner_model"] / "README.md").read_text()
     assert "This model is the winner" in winner and "| this model | plain head |" in winner
     assert f"| {result['test']['model']['accuracy']['value']:.4f} (" in winner
-    assert "headhunt search DATA --encoder ENCODER --time 60s --trials 3" in text
+    assert "headhunt search DATA --encoder ENCODER --time none --trials 3" in text
     others = [path.parent.name for path in (searched / "models").glob("*/README.md")]
     assert others == [Path(result["winner_model"]).name], "checkpoints that nobody is told of carry no card"
 
