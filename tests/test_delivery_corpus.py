@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -264,6 +265,38 @@ def test_no_readable_file_is_an_error(tmp_path, models):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["classes", "pair"])
+def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, kind):
+    pytest.importorskip("onnxruntime")
+    from headhunt.delivery.onnx import export
+
+    model, predictor = models(kind)
+    export(model, tmp_path / "onnx")
+    table = corpus(70)
+    if kind == "pair":
+        table = table.append_column("text_b", pa.array(corpus(70, 7)["text"].to_pylist()))
+    write(table, tmp_path / "a.parquet")
+    label(tmp_path / "onnx", tmp_path / "a.parquet", tmp_path / "out", probabilities=True)
+    check_rows(read(tmp_path / "out"), predictor, table)
+
+
+def test_how_it_goes_is_told_in_a_log(capsys, monkeypatch):
+    from headhunt import progress
+
+    clock = iter([0.0, 50.0, 60.0, 100.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    view = progress.RowsView()
+    view.begin(1000, 200)
+    for _ in range(3):
+        view.advance(100)
+    view.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "200 of 1,000 rows were labelled before; going on",
+        "400 of 1,000 rows, 10 rows/s, 1:00 left",
+        "500 of 1,000 rows, 4 rows/s, 2:05 left",  # of late: the first report is where counting began
+    ]
+
+
 def test_a_second_run_does_only_what_is_missing(tmp_path, models):
     model, predictor = models()
     write(corpus(150), tmp_path / "a.parquet")
@@ -310,19 +343,17 @@ def test_another_run_into_the_same_folder_is_refused(tmp_path, models):
         label(tmp_path, source, tmp_path / "new")
 
 
-def test_a_file_that_changes_meanwhile_is_told(tmp_path, models):
+@pytest.mark.parametrize(("when", "rows"), [("begin", 0), ("advance", SHARD)])
+def test_a_file_that_changes_meanwhile_is_told(tmp_path, models, when, rows):
     model, _ = models()
     write(corpus(100), tmp_path / "a.parquet")
 
-    class Meddler:
-        def begin(self, total, done):
-            write(corpus(100, 9), tmp_path / "a.parquet")
+    def meddle(*_):
+        write(corpus(100, 9), tmp_path / "a.parquet")
 
-        def advance(self, rows): ...
-        def end(self): ...
-
-    found = label(model, tmp_path / "a.parquet", tmp_path / "out", view=Meddler())
-    assert found.rows == 0
+    view = {"begin": lambda *_: None, "advance": lambda *_: None, "end": lambda: None, when: meddle}
+    found = label(model, tmp_path / "a.parquet", tmp_path / "out", view=SimpleNamespace(**view))
+    assert found.rows == rows
     assert "changed or removed meanwhile" in found.unreadable[str(tmp_path / "a.parquet")]
 
 

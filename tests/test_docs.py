@@ -47,6 +47,16 @@ def test_the_examples_of_the_page_on_python_run(encoders, tmp_path):
     assert done.stdout.split() == ["(2,)", "<U4", "(1,", "2)"]
 
 
+def test_the_example_of_a_corpus_runs(encoders, tmp_path):
+    (example,) = EXAMPLE.findall((ROOT / "docs/corpus.md").read_text())
+    script = tmp_path / "corpus.py"
+    script.write_text(f"ENCODER = {encoders()!r}\n" + example)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "3 2 {'no text': 1}" in done.stdout
+    assert "{'id': 'b', 'row': 2, 'label': None, 'problem': 'no text'}" in done.stdout
+
+
 def test_the_space_of_the_docs_is_a_space(tmp_path):
     from headhunt.space import Space
 

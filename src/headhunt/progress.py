@@ -65,7 +65,7 @@ def counting_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]
 class RowsView:
     """How far a corpus is: a bar on a terminal, a line now and then in a log."""
 
-    EVERY = 10.0  # seconds between lines
+    EVERY = 30.0  # seconds between lines
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -73,7 +73,7 @@ class RowsView:
     def begin(self, total: int, done: int) -> None:
         """Opens the bar: so many rows in all, and so many done earlier."""
         self._total, self._done = total, done
-        self._seen = deque([(time.monotonic(), done)], maxlen=32)
+        self._seen: deque[tuple[float, int]] = deque(maxlen=32)
         self._told = time.monotonic()
         if done:
             self._say(f"{done:,} of {total:,} rows were labelled before; going on")
@@ -88,13 +88,14 @@ class RowsView:
         self._done += rows
         self._seen.append((now, self._done))
         (before, count), left = self._seen[0], self._total - self._done
-        rate = (self._done - count) / max(1e-9, now - before)  # of late, not since the workers were started
+        # Counted from the first report: how long that took says more of starting than of labelling.
+        rate = (self._done - count) / (now - before) if now > before else 0.0
+        pace = f"{rate:,.0f} rows/s" if rate else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, rate=f"{rate:,.0f} rows/s")
-        elif now - self._told > self.EVERY:
+            self._bar.update(self._task, completed=self._done, rate=pace)
+        elif rate and now - self._told > self.EVERY:
             self._told = now
-            ahead = clock_words(left / max(rate, 1e-9))
-            self._say(f"{self._done:,} of {self._total:,} rows, {rate:,.0f} rows/s, {ahead} left")
+            self._say(f"{self._done:,} of {self._total:,} rows, {pace}, {clock_words(left / rate)} left")
 
     def end(self) -> None:
         """Closes the bar."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -326,10 +327,8 @@ def _run(
             batch_format="numpy",
             num_cpus=1,
             num_gpus=share or None,
-            # One shard at a time: who is quicker takes the next. A dead actor is started again, and so is its shard.
+            # One shard at a time: who is quicker takes the next. Ray starts a dead actor again, and its shard.
             compute=ActorPoolStrategy(size=min(size, len(shards)), max_tasks_in_flight_per_actor=1),
-            max_restarts=-1,
-            max_task_retries=-1,
         )
         try:
             yield from work.iter_rows()
@@ -345,6 +344,8 @@ def _cluster(workers: int | None, address: str | None) -> Iterator[tuple[Any, in
     """Ray, with as many workers as there are to be and each one's share of a GPU."""
     from headhunt.study.ray_executor import connect
 
+    # Ray Data's actors can be started again, and Ray's core warns the user of that as if it were an error.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     ray, ours = connect(address, workers, "label in this process with --workers 0")
     try:
         import_module("ray.data")

@@ -99,8 +99,12 @@ class Card:
     def load(self, device: str | None, precision: str, threads: int | None) -> Model:
         """Loads the model."""
         if (Path(self.folder) / "model.onnx").is_file():
-            from headhunt.delivery import runtime
-
+            try:
+                from headhunt.delivery import runtime
+            except ImportError:
+                raise ModelError(
+                    f'{self.folder} is an ONNX export, which needs onnxruntime: pip install "headhunt[onnx]".'
+                ) from None
             return runtime.Model(self.folder, threads=threads)
         import torch
 
