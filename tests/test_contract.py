@@ -113,38 +113,3 @@ def test_padding_changes_nothing(encoders, case, extra):
     alone = {name: x[:1, : int(batch["attention_mask"][0].sum())] for name, x in batch.items()}
     with torch.no_grad():
         assert torch.allclose(model(**alone).logits, model(**batch).logits[:1], atol=1e-4)
-
-
-@pytest.mark.slow
-@EVERY
-@pytest.mark.filterwarnings("ignore")  # the exporter warns about itself
-def test_onnx_gives_the_same_logits_at_any_batch_and_length(encoders, case, tmp_path):
-    import onnxruntime
-
-    model, batch, _ = make(encoders(), case)
-    if CASES[case][0].siamese:
-        del batch["token_type_ids"]  # takes the texts apart, so types mean nothing to it
-    path = tmp_path / "model.onnx"
-    dynamic = {name: {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")} for name in batch}
-    wrapped = Logits(model)
-    torch.onnx.export(
-        wrapped, (), path, kwargs={"inputs": batch}, dynamo=True, dynamic_shapes={"inputs": dynamic}, verbose=False
-    )
-    session = onnxruntime.InferenceSession(path)
-    names = [x.name for x in session.get_inputs()]
-    assert len(names) == len(batch)
-    for rows, width in ((6, None), (2, None), (3, 9)):
-        some = {name: x[:rows, :width] for name, x in batch.items()}
-        with torch.no_grad():
-            expected = model(**some).logits.numpy()
-        feed = {name: next(x for key, x in some.items() if key in name).numpy() for name in names}
-        assert np.abs(session.run(None, feed)[0] - expected).max() < 1e-4
-
-
-class Logits(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.model(**inputs).logits

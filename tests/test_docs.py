@@ -57,6 +57,28 @@ def test_the_example_of_a_corpus_runs(encoders, tmp_path):
     assert "{'id': 'b', 'row': 2, 'label': None, 'problem': 'no text'}" in done.stdout
 
 
+def test_the_examples_of_the_onnx_page_run(encoders, tmp_path):
+    from conftest import sentences
+
+    from headhunt import api
+    from headhunt.delivery.onnx import export
+    from headhunt.spec import Recipe, Spec
+
+    texts, labels = sentences(40)
+    rows = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=1.0))
+    api.fit(tmp_path / "labelled.csv", spec=spec, out=tmp_path / "model", precision="fp32")
+    export(tmp_path / "model", tmp_path / "out")
+    examples = EXAMPLE.findall((ROOT / "docs/onnx.md").read_text())
+    assert len(examples) == 2
+    (tmp_path / "page.py").write_text("\n".join(examples))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "out"), *sys.path])}
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "(2, 2)" in done.stdout and done.stdout.splitlines()[-1].endswith(("True", "False"))
+
+
 def test_the_space_of_the_docs_is_a_space(tmp_path):
     from headhunt.space import Space
 

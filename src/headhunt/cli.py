@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -688,6 +689,42 @@ def push(
     for line in [*(f"stays here: {name}" for name in parcel.left), *(f"note: {note}" for note in parcel.notes)]:
         say(line)
     print(url or f"nothing was sent: without --dry-run this goes to {repo}, {'private' if private else 'public'}")
+
+
+@app.command()
+def export(
+    model: Model,
+    onnx: Annotated[Path, typer.Option(metavar="OUT", help="Folder to write: the graph and all it takes to answer.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Weights in 8 bits, if that costs little of the score.")] = False,
+    max_loss: Annotated[float, typer.Option(help="Points of the score that --int8 may cost.")] = 0.5,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled rows to measure --int8 on; logits are compared on its texts.")
+    ] = None,
+    text: Text = None,
+    text_b: TextB = None,
+    label: Label = None,
+    json_: Json = False,
+) -> None:
+    """Write a model as an ONNX graph with a predict.py that needs neither torch nor Headhunt."""
+    from headhunt.delivery.onnx import export
+
+    check_out(onnx)
+    columns = {"text": text, "text_b": text_b, "label": label}
+    done = export(model, onnx, data=data, int8=int8, max_loss=max_loss, **columns)
+    if json_:
+        print(json.dumps({**asdict(done), "folder": str(done.folder)}, ensure_ascii=False))
+    else:
+        print(f"logits differ from torch's by at most {done.difference:.1e}, over {done.texts} texts")
+        if done.int8:
+            words = f"{100 * done.int8.int8:.2f} in 8 bits, {100 * done.int8.fp32:.2f} before"
+            print(f"{done.int8.metric} {words}, on {done.int8.rows:,} rows ({done.int8.source})")
+        example = '"one text" "another"' if done.pair else '"some text"'
+        print(f"{done.bytes / 1e6:.1f} MB in {onnx}: try  python {onnx / 'predict.py'} {example}")
+    if done.int8 and not done.int8.accepted:
+        raise HeadhuntError(
+            f"8 bits must not cost more than {max_loss:g} points; they cost {done.int8.loss:.2f}. "
+            f"The graph in {onnx} is the one in 32 bits."
+        )
 
 
 def main() -> None:

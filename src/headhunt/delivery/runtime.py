@@ -29,6 +29,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 SCHEMA = 1
+SLOWER = ["SkipLayerNormFusion", "BiasGeluFusion"]  # two fused kernels that take longer than their parts, on a CPU
 WINDOW = 16_384  # texts tokenised and sorted at a time: memory stays flat however many there are
 
 
@@ -73,7 +74,9 @@ class Model:
         options.log_severity_level = 3
         if threads:
             options.intra_op_num_threads = threads
-        self.session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            folder / "model.onnx", options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOWER
+        )
 
     # ------------------------------------------------------------------------------------------ answers
 

@@ -93,9 +93,11 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         # What is masked may hold the other text's tokens: hidden from attention, but made plain padding all the same.
         pad = self.config.pad_token_id or 0
         joined = joined.masked_fill(~masks, pad)
-        if not exporting():  # an exported graph keeps the joint length: it may not depend on data
-            longest = int(masks.sum(1).max())
-            joined, masks = joined[:, :longest], masks[:, :longest]
+        longest = masks.sum(1).max().item()
+        if exporting():  # the length depends on data: the exporter is told what it may be
+            torch._check(longest >= 2)
+            torch._check(longest <= ids.shape[1])
+        joined, masks = joined[:, :longest], masks[:, :longest]
         return joined, masks.to(mask.dtype)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
