@@ -494,6 +494,24 @@ def test_it_says_what_cannot_be_served(exports, tmp_path):
     assert is_loopback("127.0.0.1") and is_loopback("localhost") and is_loopback("::1") and not is_loopback("0.0.0.0")
 
 
+def test_the_examples_of_the_page_run(exports, plain):
+    page = (Path(__file__).parent.parent / "docs/serving.md").read_text()
+    examples = re.findall(r"<!-- runs in CI -->\n```(bash|python)\n(.*?)```", page, re.DOTALL)
+    assert [kind for kind, _ in examples] == ["bash", "python"]
+    for kind, example in examples:
+        command = ["bash", "-ec"] if kind == "bash" else [sys.executable, "-c"]
+        code = example.replace("localhost:8000", f"127.0.0.1:{plain.port}")
+        done = subprocess.run([*command, code], capture_output=True, text=True)
+        assert done.returncode == 0 and "error" not in done.stdout, done.stderr
+        assert "good" in done.stdout
+    from typer.main import get_command
+
+    from headhunt.cli import app
+
+    known = {name for one in get_command(app).commands["serve"].params for name in one.opts}
+    assert set(re.findall(r"`(--[a-z-]+)", page)) <= known
+
+
 # ---------------------------------------------------------------------------------------------- batches
 
 
@@ -554,3 +572,60 @@ def test_a_model_that_fails_fails_its_callers_and_no_others():
             assert not lane.is_alive()
 
     asyncio.run(ask())
+
+
+# ---------------------------------------------------------------------------------------------- Ray Serve
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_the_same_answers_come_from_a_ray_cluster(exports, tmp_path):
+    """`serve run` as a user types it, on a Ray of its own."""
+    pytest.importorskip("ray.serve")
+    from headhunt.delivery.runtime import Model
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = {
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [
+            {
+                "name": "headhunt",
+                "import_path": "headhunt.delivery.ray_serve:app",
+                "args": {"model": str(exports()), "replicas": "1"},
+                "runtime_env": {"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
+            }
+        ],
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
+    env = {**os.environ, "RAY_ADDRESS": "local", "HEADHUNT_TOKEN": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [Path(sys.executable).parent / "serve", "run", tmp_path / "config.yaml"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=tmp_path)
+    service = Served.__new__(Served)
+    service.port = port
+    try:
+        until = time.monotonic() + 120
+        while True:
+            try:
+                if service.ask("/health")[0] == 200:
+                    break
+            except (OSError, ValueError):
+                pass
+            assert process.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.5)
+        texts = sentences(100)[0]
+        expected = Model(exports()).outputs(texts)
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(lambda text: service.ask(body={"text": text})[2], texts))
+        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-5)
+        assert len(service.ask(body={"texts": texts})[2]["predictions"]) == 100
+        assert service.ask(body={"texts": []})[2] == {"predictions": []}
+        for status, body in [*REFUSED[:26], (413, b" " * 1_000_001)]:
+            status_found, _, answer = service.ask(body=body)
+            assert (status_found, list(answer)) == (status, ["error"]), body[:40]
+        assert service.ask("/nothing")[0] == 404 and service.ask()[0] == 405
+        assert service.ask(body={"text": "a"}, headers={"content-type": "text/plain"})[0] == 415
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
