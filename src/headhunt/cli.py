@@ -426,6 +426,53 @@ def space(
         show_space(chosen)
 
 
+@app.command()
+def serve(
+    model: Annotated[Path, typer.Argument(help="An ONNX export, or a folder that Headhunt saved.")],
+    host: Annotated[str, typer.Option(help="Where to listen; this machine alone unless told otherwise.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="HEADHUNT_TOKEN", help="What clients have to show; better in the environment.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Cores to compute with.  [default: all]")] = None,
+    lanes: Annotated[
+        int | None, typer.Option(help="Forward passes at a time; 1 answers a lone text fastest.  [default: threads]")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Texts of a forward pass.")] = 32,
+    max_queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused with 429.")] = 512,
+    max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 256,
+    max_characters: Annotated[int, typer.Option(help="Characters of a text.")] = 20_000,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 1_000_000,
+    max_wait: Annotated[float, typer.Option(help="Seconds a request may wait for its answer.")] = 10.0,
+    max_slow: Annotated[float, typer.Option(help="Seconds a client may take to send a request.")] = 10.0,
+    max_drain: Annotated[float, typer.Option(help="Seconds to finish what is queued when told to stop.")] = 30.0,
+) -> None:
+    """Answer over HTTP: /predict, /health, /metrics, and a description on /docs. SIGTERM finishes what is queued."""
+    from headhunt.delivery import serve as service
+    from headhunt.delivery.asking import Limits
+
+    limits = Limits(
+        body=max_body,
+        texts=max_texts,
+        characters=max_characters,
+        queue=max_queue,
+        wait=max_wait,
+        slow=max_slow,
+        drain=max_drain,
+    )
+    service.serve(
+        model,
+        host=host,
+        port=port,
+        token=token,
+        threads=threads,
+        lanes=lanes,
+        max_batch=max_batch,
+        limits=limits,
+        say=say,
+    )
+
+
 def check_out(out: Path) -> None:
     """Refuses, before any work is done, a folder that cannot be written or has something in it."""
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
