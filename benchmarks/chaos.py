@@ -40,8 +40,8 @@ freeze = [5, "all"]
 
 def headhunt(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "headhunt.cli", *words]
-    log = open(os.environ["CHAOS_LOG"], "a")  # noqa: SIM115, PTH123
-    return subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=True)
+    with Path(os.environ["CHAOS_LOG"]).open("a") as log:  # the child keeps its own copy
+        return subprocess.Popen(command, stdout=log, stderr=log, text=True, start_new_session=True)
 
 
 def results_of(folder: Path) -> list[tuple[int, int, str, Any]]:

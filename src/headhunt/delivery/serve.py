@@ -482,7 +482,7 @@ def serve(
         limits: What a client may ask for.
         say: Told what the user should know.
     """
-    need("fastapi", "uvicorn", "uvloop", "httptools", "orjson", "onnxruntime")
+    need("fastapi", "uvicorn", "httptools", "orjson", "onnxruntime")
     from headhunt.delivery.listening import Server, listen
 
     limits, threads = limits or Limits(), threads or cores()
