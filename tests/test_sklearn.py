@@ -322,5 +322,5 @@ def test_a_real_encoder_across_folds(minilm):
 
 
 def test_a_search_without_time_for_a_model_is_told(encoders):
-    with pytest.raises(ModelError, match="give more than 0.1"):
+    with pytest.raises(ModelError, match=r"give more than 0\.1"):
         HeadClassifier(encoders(), search=0.1, workers=0).fit(TEXTS, LABELS)
