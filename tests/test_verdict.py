@@ -119,7 +119,7 @@ def told(gain: float, low: float, high: float) -> str:
 
 def test_the_sentence_says_what_the_interval_says():
     assert told(0.05, 0.02, 0.08).startswith("A reliable gain: the winner reaches 76.0 % where the plain head")
-    assert "+5.0 points (95 % interval +2.0 points to +8.0 points, p = 0.004)" in told(0.05, 0.02, 0.08)
+    assert "+5.0 points (95 % interval +2.0 to +8.0 points, p = 0.004)" in told(0.05, 0.02, 0.08)
     assert told(0.05, -0.01, 0.11).startswith("No reliable gain: keep the plain head.")
     assert sentence({"metric": "accuracy"}, None).startswith("Not tested")
 

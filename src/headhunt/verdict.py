@@ -503,6 +503,7 @@ def sentence(result: Mapping[str, Any], comparison: Comparison | None) -> str:
     ours, theirs = (_share(metric, test[name][metric]["value"]) for name in ("model", "plain"))
     facts = f"{ours} where the plain head reaches {theirs}, on {result['test_rows']:,} test rows"
     gain, low, high = (_points(metric, value) for value in (comparison.gain, comparison.low, comparison.high))
+    low = low.removesuffix(" points")
     many = comparison.trainings > 1
     mean = f"over {_count(comparison.trainings)} trainings of each the gain is {gain}" if many else f"a gain of {gain}"
     if comparison.sure:

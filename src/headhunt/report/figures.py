@@ -195,7 +195,7 @@ def _scores(run: _Run) -> dict[str, Any] | None:
     names = {
         "model": f"winner (#{best.number})" if best else "model",
         "plain": "plain head",
-        "mean": f"mean of {len(members)}" if members else "mean of the best",
+        "mean": {0: "mean of the best", 1: "mean of its parts"}.get(len(members), f"mean of {len(members)}"),
     }
     if best is not None and best is run.plain and "model" in scores:
         names["model"] = "plain head (#0)"
