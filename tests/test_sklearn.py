@@ -299,10 +299,10 @@ def test_parameters_that_contradict_each_other_are_told(encoders):
 
 @pytest.mark.slow
 def test_a_search_behind_fit(encoders, tmp_path):
-    options = {"trials": 3, "strategy": "random"}
+    options = {"trials": 1, "strategy": "random"}
     (tmp_path / "runs" / "fit-1").mkdir(parents=True)
     estimator = HeadClassifier(
-        encoders(), search="12s", search_options=options, run_dir=tmp_path / "runs", workers=0, random_state=0
+        encoders(), search="none", search_options=options, run_dir=tmp_path / "runs", workers=0, random_state=0
     )
     estimator.fit(TEXTS, np.array(LABELS) == "good")
     assert estimator.result_["verdict"]["sentence"]
@@ -319,3 +319,8 @@ def test_a_real_encoder_across_folds(minilm):
     frozen = Recipe(epochs=20, rate=1e-2, freeze="all")
     model = HeadClassifier(minilm, head=Head(pooling="mean"), recipe=frozen, random_state=0)
     assert cross_val_score(model, texts, [True, False] * 12, cv=2).mean() > 0.9
+
+
+def test_a_search_without_time_for_a_model_is_told(encoders):
+    with pytest.raises(ModelError, match=r"give more than 0\.1"):
+        HeadClassifier(encoders(), search=0.1, workers=0).fit(TEXTS, LABELS)

@@ -173,7 +173,8 @@ class _HeadEstimator(BaseEstimator):
             if self.run_dir is not None:
                 self.search_ = found
             model = found.model_dir
-            assert model is not None  # a search that ends without an error ends with a model
+            if model is None:
+                raise ModelError(f"The search ended before its first model was trained; give more than {self.search}.")
             return load(model, device=self.device, precision=self.precision)
 
     # Answering
