@@ -299,7 +299,7 @@ def test_parameters_that_contradict_each_other_are_told(encoders):
 
 @pytest.mark.slow
 def test_a_search_behind_fit(encoders, tmp_path):
-    options = {"trials": 3, "strategy": "random"}
+    options = {"trials": 1, "strategy": "random"}
     (tmp_path / "runs" / "fit-1").mkdir(parents=True)
     estimator = HeadClassifier(
         encoders(), search="none", search_options=options, run_dir=tmp_path / "runs", workers=0, random_state=0
