@@ -482,17 +482,17 @@ def predict_file(predictor: Predictor, source: str, text: str | None, text_b: st
 
 
 def is_folder(out: str) -> bool:
-    """Whether an --out of `predict` names a folder: whatever is there as one, or does not end like a file.
+    """Whether an --out of `predict` names a folder: a URL, a folder that is there, or a name without an ending.
 
     Raises:
         HeadhuntError: If it ends like a file that is not written.
     """
-    suffix = Path(out).suffix
-    if suffix in (".csv", ".jsonl"):
-        return False
-    if suffix in (".tsv", ".json", ".parquet", ".txt", ".gz", ".arrow") and not Path(out).is_dir():
-        raise HeadhuntError(f"--out must end in .csv or .jsonl, or be a folder for a corpus; found {Path(out).name!r}.")
-    return True
+    path = Path(out)
+    if "://" in out or out.endswith("/") or path.is_dir() or not path.suffix:
+        return True
+    if path.suffix not in (".csv", ".jsonl"):
+        raise HeadhuntError(f"--out must end in .csv or .jsonl, or be a folder for a corpus; found {path.name!r}.")
+    return False
 
 
 def predict_corpus(model: Path, source: str, out: str, as_json: bool, **options: Any) -> None:
