@@ -27,6 +27,7 @@ from headhunt.errors import HeadhuntError, ModelError
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.xdist_group("serve")
 
+CLOSE = 1e-5  # how near an answer must be to the model's own
 JSON = {"content-type": "application/json"}
 
 
@@ -61,7 +62,7 @@ def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
     predictor.save(folder / "saved")
     export(folder / "saved", folder / "export")
     found = Model(folder / "export").outputs(texts, texts[::-1] if kind == "pair" else None)
-    assert np.ptp(found, axis=0).max() > 0.2, "answers must differ for the tests to mean something"
+    assert np.ptp(found, axis=0).max() > 1000 * CLOSE, "answers must differ by far more than the tests allow"
     return folder / "export"
 
 
@@ -181,10 +182,10 @@ def test_answers_are_those_of_the_model(exports, served, kind):
     assert status == 200 and len(found["predictions"]) == len(texts)
     for one, other in zip(found["predictions"], expected, strict=True):
         assert one["label"] == (pytest.approx(other["label"], abs=1e-4) if kind == "number" else other["label"])
-        assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
-        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+        assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=CLOSE)
     status, _, found = service.ask(body={"text": texts[0], **({"text_b": second[0]} if second else {})})
-    assert status == 200 and found["probabilities"] == pytest.approx(expected[0]["probabilities"], abs=1e-5)
+    assert status == 200 and found["probabilities"] == pytest.approx(expected[0]["probabilities"], abs=CLOSE)
     assert service.ask(body={"texts": [], **({"texts_b": []} if second else {})})[2] == {"predictions": []}
     assert service.ask("/openapi.json")[0] == 200
     for example in service.ask("/openapi.json")[2]["paths"]["/predict"]["post"]["requestBody"]["content"][
@@ -201,7 +202,7 @@ def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(export
     before = plain.figures()
     with ThreadPoolExecutor(24) as pool:
         found = list(pool.map(lambda text: plain.ask(body={"text": text})[2], texts))
-    assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-5)
+    assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=CLOSE)
     after = plain.figures()
     passes = after["headhunt_batch_size_count"] - before["headhunt_batch_size_count"]
     assert after["headhunt_texts_total"] - before["headhunt_texts_total"] == 300
@@ -634,7 +635,7 @@ def test_the_same_answers_come_from_a_ray_cluster(exports, tmp_path):
         expected = Model(exports()).outputs(texts)
         with ThreadPoolExecutor(16) as pool:
             found = list(pool.map(lambda text: service.ask(body={"text": text})[2], texts))
-        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-5)
+        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=CLOSE)
         assert len(service.ask(body={"texts": texts})[2]["predictions"]) == 100
         assert service.ask(body={"texts": []})[2] == {"predictions": []}
         for status, body in [*REFUSED[:26], (413, b" " * 1_000_001)]:
