@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Client(asyncio.Protocol):
     """One connection that is kept: sends requests made beforehand, as little Python as will do for each."""
 
     def __init__(self, load: Load) -> None:
-        self.load, self.sent, self.seen = load, 0.0, b""
+        self.load, self.sent, self.seen, self.waits = load, 0.0, b"", False
 
     def connection_made(self, transport: Any) -> None:
         """Ready to ask."""
@@ -48,7 +48,7 @@ class Client(asyncio.Protocol):
 
     def ask(self) -> None:
         """Sends the next request."""
-        self.sent = time.perf_counter()
+        self.sent, self.waits = time.perf_counter(), True
         self.transport.write(self.load.next_request())
 
     def data_received(self, data: bytes) -> None:
@@ -60,13 +60,13 @@ class Client(asyncio.Protocol):
         at = self.seen.find(b"content-length: ")
         length = int(self.seen[at + 16 : self.seen.index(b"\r", at)])
         if len(self.seen) >= end + 4 + length:
-            answer, self.seen = self.seen, b""
+            answer, self.seen, self.waits = self.seen, b"", False
             self.load.answered(self, answer, end)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The server hung up."""
+        """The server hung up; on a client that waits for an answer, or on one that had nothing to ask."""
         if not self.load.over:
-            self.load.codes["lost"] += 1
+            self.load.codes["lost" if self.waits else "idle"] += 1
             self.load.lost(self)
 
 
@@ -76,7 +76,7 @@ class Load:
     def __init__(self, requests: list[bytes], rate: float | None) -> None:
         self.requests, self.rate = requests, rate
         self.clients: list[Client] = []
-        self.idle: list[Client] = []
+        self.idle: deque[Client] = deque()
         self.codes: Counter[str] = Counter()
         self.times: list[float] = []
         self.malformed = self.place = 0
@@ -130,13 +130,13 @@ async def load(port: int, texts: list[str], connections: int, seconds: float, ra
             client.ask()
         await asyncio.sleep(seconds)
     else:
-        shared.idle = list(shared.clients)
+        shared.idle = deque(shared.clients)
         due = 0
         while (now := time.perf_counter() - started) < seconds:
             while due < now * rate:
                 due += 1
                 if shared.idle:
-                    shared.idle.pop().ask()
+                    shared.idle.popleft().ask()  # in turn, so that no connection falls asleep
                 else:
                     missed += 1
             await asyncio.sleep(0.005)

@@ -412,10 +412,20 @@ def test_from_a_store_into_a_store(tmp_path, models, store, ending, monkeypatch)
     assert (again.rows, again.earlier) == (100, 82)
 
 
+# A shell that runs the tests in the background makes them deaf to Ctrl-C, and their children too.
+SCRIPT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from headhunt.cli import main
+sys.argv = ["headhunt", *sys.argv[1:]]
+main()
+"""
+
+
 def start(folder: Path, model: Path, *more: str) -> subprocess.Popen:
     words = ["predict", str(model), "--input", "in/*.parquet", "--out", "out", "--device", "cpu", *more]
     return subprocess.Popen(
-        [sys.executable, "-m", "headhunt.cli", *words],
+        [sys.executable, "-c", SCRIPT, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
