@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -180,6 +180,7 @@ def test_what_is_written(exported):
     assert done.difference < 1e-5 and done.texts == len(onnx.SENTENCES) and done.pair and done.int8 is None
     assert done.bytes == (folder / "model.onnx").stat().st_size
     card = json.loads((folder / "headhunt.json").read_text())
+    assert card["onnx"] == {"difference": done.difference, "int8": None}
     assert card["labels"] == list(LABELS) and card["inputs"] == ["input_ids", "attention_mask"] and card["each"]
     assert [x.name for x in folder.parent.iterdir() if x.name.startswith(".")] == []
     model = runtime.Model(folder)
@@ -262,6 +263,8 @@ def test_8_bits_are_judged_by_score_and_taken_or_refused(exported, rows, tmp_pat
         {x.name for x in (tmp_path / "taken").iterdir()} == {x.name for x in (tmp_path / "refused").iterdir()} == names
     )
     assert full.bytes == refused.bytes
+    card = json.loads((tmp_path / "taken" / "headhunt.json").read_text())
+    assert card["onnx"]["int8"] == asdict(taken.int8)
 
 
 def test_8_bits_need_labelled_rows(exported, rows, tmp_path):
@@ -314,7 +317,8 @@ def check_tokens(predictor: Predictor, graph: Path, folder: Path, truncation: st
     recipe = Recipe(max_length=max_length, truncation=truncation)
     predictor.recipe, predictor.spec = recipe, replace(predictor.spec, recipe=recipe)
     folder.mkdir()
-    onnx.write_companions(predictor, folder, ["input_ids"])
+    onnx.write_companions(predictor, folder)
+    onnx.write_card(predictor, folder / "headhunt.json", ["input_ids"])
     shutil.copy(graph / "model.onnx", folder)
     texts = [*NASTY, *(" ".join(WORDS[:n]) for n in range(1, 20))]
     others = [*texts[7:], *texts[:7]] if predictor.pair else None

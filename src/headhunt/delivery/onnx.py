@@ -18,8 +18,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -118,7 +118,8 @@ def export(
     measured = None
     with whole(Path(out).absolute()) as partial:
         inputs = write_graph(predictor, partial / GRAPH)
-        write_companions(predictor, partial, inputs)
+        write_companions(predictor, partial)
+        write_card(predictor, partial / CARD, inputs)
         model = runtime.Model(partial)
         difference = compare(predictor, model, texts, texts_b)
         if not difference <= TOLERANCE:
@@ -135,7 +136,11 @@ def export(
             (partial / dropped).unlink()
             (partial / kept).replace(partial / GRAPH)
             measured = Int8(DEFAULT_METRIC[model.kind], len(rows), source, before, after, loss, kept == GRAPH)
-        size = (partial / GRAPH).stat().st_size
+            if measured.accepted:
+                (partial / f"{GRAPH}.data").unlink(missing_ok=True)  # what weights of more than 2 GB are put in
+        about = {"difference": difference, "int8": asdict(measured) if measured else None}
+        write_card(predictor, partial / CARD, inputs, about)
+        size = sum(file.stat().st_size for file in partial.glob(f"{GRAPH}*"))
     return Export(Path(out), difference, len(texts), size, predictor.pair, measured)
 
 
@@ -239,15 +244,20 @@ def quantise(graph: Path, full: Path) -> None:
         )
 
 
-def write_companions(predictor: Predictor, folder: Path, inputs: Sequence[str]) -> None:
-    """Writes what stands beside the graph."""
+def write_companions(predictor: Predictor, folder: Path) -> None:
+    """Writes the tokenizer and what answers."""
     backend = getattr(predictor.tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError("An export needs a tokenizer of the tokenizers library; this model's is written in Python.")
     backend.save(str(folder / "tokenizer.json"))
     shutil.copyfile(Path(__file__).with_name("runtime.py"), folder / "predict.py")
+
+
+def write_card(predictor: Predictor, path: Path, inputs: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
+    """Writes how texts become tokens and logits become answers, and where the model came from."""
     frame = Frame.of(predictor.tokenizer, predictor.pair)
     card = {
+        **predictor.facts,
         "schema": SCHEMA,
         "kind": predictor.kind,
         "labels": list(predictor.labels),
@@ -258,9 +268,9 @@ def write_companions(predictor: Predictor, folder: Path, inputs: Sequence[str]) 
         "frame": {"before": frame.before, "between": frame.between, "after": frame.after, "pad": frame.pad},
         "inputs": list(inputs),
         "spec": predictor.spec.to_dict() if predictor.spec else None,
-        **predictor.facts,
+        "onnx": about,
     }
-    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def siamese(predictor: Predictor) -> bool:
