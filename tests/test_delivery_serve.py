@@ -27,13 +27,21 @@ from headhunt.errors import HeadhuntError, ModelError
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.xdist_group("serve")
 
+CLOSE = 1e-5  # how near an answer must be to the model's own
 JSON = {"content-type": "application/json"}
 
 
 def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
-    """An export of an untrained model, with the folder it came from beside it."""
+    """An export of an untrained model, with the folder it came from beside it.
+
+    Its weights are made large: untrained, a tiny model answers everything alike to six digits, and a test that compares
+    answers would not see them change places.
+    """
+    import torch
+
     from headhunt.data import Task
     from headhunt.delivery.onnx import export
+    from headhunt.delivery.runtime import Model
     from headhunt.spec import Head, Recipe, Spec
     from headhunt.trial import prepare
 
@@ -47,8 +55,14 @@ def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
     task = Task.load(given, seed=0)
     spec = Spec(encoder=encoder, head=Head(), recipe=Recipe(max_length=32))
     _, predictor = prepare(task, task.splits["train"], spec)
+    with torch.no_grad():
+        for weights in predictor.model.parameters():
+            if weights.dim() > 1:
+                weights.normal_(0, 0.5, generator=torch.Generator().manual_seed(weights.numel()))
     predictor.save(folder / "saved")
     export(folder / "saved", folder / "export")
+    found = Model(folder / "export").outputs(texts, texts[::-1] if kind == "pair" else None)
+    assert np.ptp(found, axis=0).max() > 1000 * CLOSE, "answers must differ by far more than the tests allow"
     return folder / "export"
 
 
@@ -168,10 +182,10 @@ def test_answers_are_those_of_the_model(exports, served, kind):
     assert status == 200 and len(found["predictions"]) == len(texts)
     for one, other in zip(found["predictions"], expected, strict=True):
         assert one["label"] == (pytest.approx(other["label"], abs=1e-4) if kind == "number" else other["label"])
-        assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
-        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+        assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=CLOSE)
     status, _, found = service.ask(body={"text": texts[0], **({"text_b": second[0]} if second else {})})
-    assert status == 200 and found["probabilities"] == pytest.approx(expected[0]["probabilities"], abs=1e-5)
+    assert status == 200 and found["probabilities"] == pytest.approx(expected[0]["probabilities"], abs=CLOSE)
     assert service.ask(body={"texts": [], **({"texts_b": []} if second else {})})[2] == {"predictions": []}
     assert service.ask("/openapi.json")[0] == 200
     for example in service.ask("/openapi.json")[2]["paths"]["/predict"]["post"]["requestBody"]["content"][
@@ -188,7 +202,7 @@ def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(export
     before = plain.figures()
     with ThreadPoolExecutor(24) as pool:
         found = list(pool.map(lambda text: plain.ask(body={"text": text})[2], texts))
-    assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-5)
+    assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=CLOSE)
     after = plain.figures()
     passes = after["headhunt_batch_size_count"] - before["headhunt_batch_size_count"]
     assert after["headhunt_texts_total"] - before["headhunt_texts_total"] == 300
@@ -197,16 +211,19 @@ def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(export
     assert after["headhunt_queue_length"] == 0
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_a_saved_folder_is_exported_once_and_answers_as_it_does(encoders, exports, served, tmp_path):
-    import headhunt
+    from headhunt.predictor import Predictor
 
     saved = exports().parent / "saved"
+    torch_model = Predictor.load(
+        saved, precision="fp32"
+    )  # by itself torch may compute in 16 bits, an export never does
     first = served(saved, HEADHUNT_CACHE=str(tmp_path))
     assert "exporting" in "".join(first.said)
     texts = sentences(8)[0]
     found = first.ask(body={"texts": texts})[2]["predictions"]
-    for one, other in zip(found, headhunt.load(saved).predict(texts), strict=True):
+    for one, other in zip(found, torch_model.predict(texts), strict=True):
         assert one["label"] == other.label and one["probabilities"] == pytest.approx(other.probabilities, abs=1e-4)
     second = served(saved, HEADHUNT_CACHE=str(tmp_path))
     assert "exporting" not in "".join(second.said) and "taking the ONNX export" in "".join(second.said)
@@ -350,7 +367,7 @@ def test_two_thousand_malformed_requests_leave_it_well(plain):
             writer.write(sent)
             writer.write_eof()
             return await asyncio.wait_for(reader.read(), 20)
-        except ConnectionError:
+        except OSError:  # it has hung up already, which is its right
             return b""
         finally:
             writer.close()
@@ -377,14 +394,15 @@ def test_two_thousand_malformed_requests_leave_it_well(plain):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "pair"])
-def test_schemathesis_finds_nothing(exports, served, kind):
+def test_schemathesis_finds_nothing(exports, served, kind, tmp_path):
     """Requests made from its own OpenAPI, valid and not."""
     service = served(exports(kind))
     command = [Path(sys.executable).parent / "schemathesis", "run", f"http://127.0.0.1:{service.port}/openapi.json"]
     command += ["--max-examples", "60", "--seed", "1", "--checks"]
     command += ["not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"]
     command += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    env = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)  # it leaves files behind
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert service.ask("/health")[0] == 200
     assert "Traceback" not in "".join(service.said)
@@ -447,8 +465,11 @@ def test_sigterm_finishes_what_is_queued_and_refuses_the_rest(exports, served):
     assert service.ask(body={"text": "a"})[0] == 200
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(service.ask, body=body) for _ in range(8)]
-        while service.figures()["headhunt_queue_length"] < 8 * 256 - 300:
+        taken_in, figures = 1 + 8 * 256, service.figures()
+        while figures["headhunt_queue_length"] + figures["headhunt_batch_size_sum"] < taken_in:
             time.sleep(0.005)
+            figures = service.figures()
+        assert figures["headhunt_queue_length"] > 256, "nothing would be left to finish"
         service.process.send_signal(signal.SIGTERM)
         refused = []
         while not all(one.done() for one in asked):
@@ -618,7 +639,7 @@ def test_the_same_answers_come_from_a_ray_cluster(exports, tmp_path):
         expected = Model(exports()).outputs(texts)
         with ThreadPoolExecutor(16) as pool:
             found = list(pool.map(lambda text: service.ask(body={"text": text})[2], texts))
-        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-5)
+        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=CLOSE)
         assert len(service.ask(body={"texts": texts})[2]["predictions"]) == 100
         assert service.ask(body={"texts": []})[2] == {"predictions": []}
         for status, body in [*REFUSED[:26], (413, b" " * 1_000_001)]:
