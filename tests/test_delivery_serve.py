@@ -213,14 +213,17 @@ def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(export
 
 @pytest.mark.slow
 def test_a_saved_folder_is_exported_once_and_answers_as_it_does(encoders, exports, served, tmp_path):
-    import headhunt
+    from headhunt.predictor import Predictor
 
     saved = exports().parent / "saved"
+    torch_model = Predictor.load(
+        saved, precision="fp32"
+    )  # by itself torch may compute in 16 bits, an export never does
     first = served(saved, HEADHUNT_CACHE=str(tmp_path))
     assert "exporting" in "".join(first.said)
     texts = sentences(8)[0]
     found = first.ask(body={"texts": texts})[2]["predictions"]
-    for one, other in zip(found, headhunt.load(saved).predict(texts), strict=True):
+    for one, other in zip(found, torch_model.predict(texts), strict=True):
         assert one["label"] == other.label and one["probabilities"] == pytest.approx(other.probabilities, abs=1e-4)
     second = served(saved, HEADHUNT_CACHE=str(tmp_path))
     assert "exporting" not in "".join(second.said) and "taking the ONNX export" in "".join(second.said)
@@ -364,7 +367,7 @@ def test_two_thousand_malformed_requests_leave_it_well(plain):
             writer.write(sent)
             writer.write_eof()
             return await asyncio.wait_for(reader.read(), 20)
-        except ConnectionError:
+        except OSError:  # it has hung up already, which is its right
             return b""
         finally:
             writer.close()
@@ -391,14 +394,15 @@ def test_two_thousand_malformed_requests_leave_it_well(plain):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "pair"])
-def test_schemathesis_finds_nothing(exports, served, kind):
+def test_schemathesis_finds_nothing(exports, served, kind, tmp_path):
     """Requests made from its own OpenAPI, valid and not."""
     service = served(exports(kind))
     command = [Path(sys.executable).parent / "schemathesis", "run", f"http://127.0.0.1:{service.port}/openapi.json"]
     command += ["--max-examples", "60", "--seed", "1", "--checks"]
     command += ["not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"]
     command += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    env = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)  # it leaves files behind
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert service.ask("/health")[0] == 200
     assert "Traceback" not in "".join(service.said)
