@@ -14,7 +14,7 @@ import headhunt
 from headhunt.ablation import NAMES, variants
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, compare, fit_temperature, greedy_mean, reliability
-from headhunt.hunt import amount, explain
+from headhunt.hunt import Search, amount, explain
 from headhunt.ledger import read
 from headhunt.modeling.architecture import Blocks, Head, Mlp
 from headhunt.predictor import Predictor
@@ -181,7 +181,10 @@ def test_every_part_and_item_has_a_name():
 
 def test_an_ablation_tells_what_each_thing_is_worth(tmp_path, encoders):
     hunt(tmp_path, encoders(), trials=8)
+    searched = Search(tmp_path / "run").state
     found = explain(tmp_path / "run", workers=0)
+    now = Search(tmp_path / "run").state
+    assert (now.ended, now.elapsed) == (searched.ended, searched.elapsed), "an ablation is no searching"
     assert found["items"] and all(item["low"] <= item["difference"] <= item["high"] for item in found["items"])
     assert json.loads((tmp_path / "run" / "ablation.json").read_text()) == found
     before, _ = read(tmp_path / "run" / "ledger.jsonl")

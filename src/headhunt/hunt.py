@@ -340,11 +340,11 @@ def deepen(
     began, limit = clock.time(), seconds(time)
     settings = Settings.read(Path(folder))
     settings = settings if workers is None else replace(settings, workers=workers)
+    reason = Search(folder).state.ended or "resumed"
     hunt = _Hunt(Path(folder), settings, began, limit, view)
     with hunt.open() as study:
-        reason = study.state.ended or "resumed"
+        study.run.append({"kind": "end", "reason": reason})  # first: what follows is no searching
         hunt.describe(verdict.reach(hunt.case(study), reason, seeds))
-        study.run.append({"kind": "end", "reason": reason})
     return Search(folder)
 
 
@@ -375,12 +375,11 @@ def explain(
     best = told["trial"] if told else search.best.number if search.best else None
     if best is None:
         raise RunError(f"{folder} has no winner yet.")
+    reason = search.state.ended or "resumed"
     hunt = _Hunt(Path(folder), settings, began, limit, view)
     with hunt.open() as study:
-        reason = study.state.ended or "resumed"
-        result = ablation.ablate(hunt.case(study), best, seeds)
-        study.run.append({"kind": "end", "reason": reason})
-    return result
+        study.run.append({"kind": "end", "reason": reason})  # first: what follows is no searching
+        return ablation.ablate(hunt.case(study), best, seeds)
 
 
 class _Hunt:

@@ -151,6 +151,7 @@ class State:
     ended: str | None = None
     """Why the search ended, unless it goes on."""
     _at: float | None = None
+    _reopened: bool = False
 
     def apply(self, record: Mapping[str, Any]) -> bool:
         """Takes in one record; True if it is a result that settles a rung.
@@ -173,9 +174,12 @@ class State:
 
     def _pass_time(self, record: Mapping[str, Any]) -> None:
         paused = record.get("event") == "reopened" or self.ended is not None
+        # Opened again for a verdict or an ablation: no candidate was started, so nothing was searched.
+        paused = paused or (record["kind"] == "end" and self._reopened)
         if self._at is not None and not paused:
             self.elapsed += max(0.0, record["at"] - self._at)
         self._at = record["at"]
+        self._reopened = record.get("event") == "reopened" or (self._reopened and record["kind"] != "start")
 
     def _run(self, record: Mapping[str, Any]) -> None:
         if self.header is not None:
