@@ -117,7 +117,8 @@ def drawing(kept: Path, seed: int) -> str:
             )
             parts.append(f'<path d="{path}" fill="none" stroke="{colours[strategy]}" stroke-width="2"/>')
         parts.append(f'<text x="{x0 + (wide - left) / 2}" y="{y0 + high + 36}" text-anchor="middle">minutes</text>')
-    for i, (strategy, colour) in enumerate(colours.items()):
+    drawn = {name: colour for name, colour in colours.items() if list(kept.glob(f"*-{name}-{seed}.json"))}
+    for i, (strategy, colour) in enumerate(drawn.items()):
         parts.append(f'<rect x="{left + i * 90}" y="{high + 82}" width="14" height="4" fill="{colour}"/>')
         parts.append(f'<text x="{left + 20 + i * 90}" y="{high + 88}">{strategy}</text>')
     words = "accuracy on rows the models were not trained on, best so far"
