@@ -45,6 +45,7 @@ def prepare(name: str, data: Path, encoder: str, folder: Path) -> None:
 
 
 def judge(job: dict[str, Any]) -> dict[str, Any]:
+    from headhunt.hunt import layers_in
     from headhunt.ledger import Request
     from headhunt.space import Space
     from headhunt.trial import Bench
@@ -53,7 +54,8 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
     if job["task"] not in _benches:
         _benches[job["task"]] = Bench(home, metric="accuracy", threads=1)
     bench = _benches[job["task"]]
-    spec = Space.load("default").draw(job["number"], encoder=job["encoder"], pair=bench.task.pair)
+    space = Space.load("default", layers_in(job["encoder"]))
+    spec = space.draw(job["number"], encoder=job["encoder"], pair=bench.task.pair)
     spec = replace(spec, recipe=replace(spec.recipe, smart=None)).canonical()
     row: dict[str, Any] = {"task": job["task"], "number": job["number"]}
     for name, fraction in zip(NAMES, FRACTIONS, strict=True):

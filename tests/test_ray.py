@@ -157,6 +157,10 @@ def results(folder: Path) -> list[tuple[int, int, str]]:
     return [(r["trial"], r["rung"], r["outcome"]) for r in records if r["kind"] == "result"]
 
 
+def lost(folder: Path) -> int:
+    return sum(outcome == "lost" for *_, outcome in results(folder))
+
+
 def wait_for_results(folder: Path, process: subprocess.Popen, count: int, limit: float = 120) -> None:
     until = time.time() + limit
     while len(results(folder)) < count:
@@ -188,12 +192,17 @@ def test_a_search_goes_on_when_a_worker_is_killed(tmp_path, encoders):
     write_data(tmp_path)
     process = start(tmp_path, encoders(), "--workers", "2", "--trials", "14", "--time", "none")
     wait_for_results(tmp_path, process, 2)
-    worker = wait_for_worker(process)
-    worker.kill()
+    kills = 0
+    while not lost(tmp_path):  # a worker may have just ended its trial, or be saving a model
+        wait_for_worker(process).kill()
+        kills += 1
+        until = time.time() + 5
+        while not lost(tmp_path) and time.time() < until:
+            time.sleep(0.1)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
     check_whole(tmp_path, 14)
-    assert sum(outcome == "lost" for *_, outcome in results(tmp_path)) == 1
+    assert lost(tmp_path) <= kills <= 5
 
 
 def test_a_cluster_of_three_nodes_may_lose_one(tmp_path, encoders):

@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -21,6 +22,7 @@ from headhunt.space import NAMED, Choice, Int, Log, Maybe, Space
 from headhunt.spec import Spec
 from headhunt.study.candidates import Candidates, along, at, within
 from headhunt.study.executor import Inline, guarded
+from headhunt.study.prices import Prices
 from headhunt.study.rungs import Ladder, Rung, Rungs
 from headhunt.study.strategies import STRATEGIES, make
 from headhunt.study.study import Limits, Study
@@ -414,6 +416,65 @@ def test_what_the_deadline_cut_off_is_no_result_and_is_taken_up_again(tmp_path):
     assert not resumed.state.running and cut[0] in resumed.state.settled
 
 
+def slow(clock: Clock, price, begun: dict):
+    """A toy that takes its time: `price` seconds for a whole training. Notes when each trial was begun."""
+
+    def evaluate(request):
+        begun.setdefault(request.trial, clock.now)
+        below = max((one for one in LADDER.fractions[: request.rung] if request.resume), default=0.0)
+        taken = price(request.spec) * (request.fraction - below)
+        clock.now += taken
+        if request.deadline and clock.now > request.deadline:
+            return Outcome(STOPPED)
+        Path(request.checkpoint).mkdir(parents=True)
+        (Path(request.checkpoint) / "state").write_text("here")
+        return Outcome("ok", toy(request).score, taken, 100)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_of_the_time_goes_to_those_on_the_way(tmp_path, seed):
+    """Newcomers could not get to the top any more, so the best that stand below it do."""
+    clock, begun = Clock(), {}
+    evaluate, limits = slow(clock, lambda spec: 9.0, begun), Limits(time=300, trials=999)
+    space = Space("alike", {**TINY.tree, "recipe": {"rate": Log(1e-5, 1e-3)}})
+    study = search(tmp_path, evaluate, space=space, limits=limits, clock=clock, seed=seed)
+    assert study.state.ended == "time" and not study.state.running  # nothing was begun that could not be ended
+    assert max(begun.values()) <= 1300 - 9 < clock.now
+    # Who stands below the top at the end did worse there than the plain head, or there was no time for him.
+    plain = study.state.trials[0].results
+    for _, rung, score in study.rungs.standing():
+        rest = 9.0 * (1 - LADDER.fractions[rung])
+        assert (rung in plain and score < plain[rung].score) or clock.now + 1.1 * rest > 1300
+
+
+def test_what_cannot_be_ended_in_time_is_not_begun(tmp_path):
+    """A candidate that trains everything takes ten times as long here: only the others are begun towards the end."""
+    clock, begun = Clock(), {}
+    space = Space("two", {**TINY.tree, "recipe": {"rate": Log(1e-5, 1e-3), "freeze": Choice(("none", 5))}})
+    price = {"none": 40.0, 5: 4.0}
+    evaluate = slow(clock, lambda spec: price[spec["recipe"]["freeze"]], begun)
+    study = search(tmp_path, evaluate, space=space, limits=Limits(time=200, trials=999), clock=clock)
+    kinds = {trial.number: trial.spec["recipe"]["freeze"] for trial in study.state.trials}
+    assert study.state.ended == "time"
+    assert {kinds[number] for number, at in begun.items() if at > 1160} == {5}
+    assert {kinds[number] for number, at in begun.items() if at < 1100} == {"none", 5}
+
+
+def test_what_a_candidate_will_take_is_learned_from_the_others():
+    prices, candidates = Prices(layers=6), Candidates(Space.load("default"), encoder="toy")
+    plain = candidates.plain()
+    half = replace(plain, recipe=replace(plain.recipe, freeze=3)).to_dict()
+    alone = replace(plain, recipe=replace(plain.recipe, freeze="all")).to_dict()
+    assert prices.of(half) is None and prices.usual is None
+    prices.add(plain.to_dict(), 143.0)
+    assert prices.of(plain.to_dict()) == pytest.approx(143.0) and prices.of(half) == pytest.approx(53.0)
+    assert prices.of(alone) is None  # nothing like it was seen
+    prices.add(alone, 3.0)
+    assert prices.of(alone) == pytest.approx(3.0) and prices.usual == 143.0
+
+
 def test_a_worker_that_hangs_does_not_keep_the_search_from_ending(tmp_path):
     clock = Clock()
 
@@ -497,10 +558,9 @@ def test_checkpoints_stay_within_the_budget_and_the_best_are_kept(tmp_path):
 @pytest.mark.parametrize("space", NAMED)
 def test_a_strategy_asks_for_valid_candidates_and_is_decided_by_its_seed(strategy, space):
     candidates = Candidates(Space.load(space), encoder="toy", pair=True)
-    options = {"startup": 10} if strategy == "bohb" else {}
 
     def asked(seed: int) -> list:
-        one, found = make(strategy, candidates, seed, **options), []
+        one, found = make(strategy, candidates, seed), []
         for number in range(12):
             proposal = one.ask(number)
             assert proposal is not None and proposal.params.keys() == candidates.leaves.keys()

@@ -465,9 +465,10 @@ class _Hunt:
         pair = self.about["columns"]["text_b"] is not None
         space = Space.from_dict(settings.space)
         left = None if self.deadline is None else max(0.1, self.deadline - clock.time())
+        layers = layers_in(settings.encoder, settings.trust_remote_code)
         return Study(
             run,
-            Candidates(space, encoder=settings.encoder, pair=pair, rows=self.rows),
+            Candidates(space, encoder=settings.encoder, pair=pair, rows=self.rows, layers=layers),
             executor,
             strategy=settings.strategy,
             limits=Limits(left, settings.trials, settings.target),

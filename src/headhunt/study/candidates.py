@@ -32,10 +32,11 @@ class Candidates:
         encoder: The encoder, where the space names none.
         pair: Whether the task has two texts.
         rows: Training rows, for the plain head's fair recipe.
+        layers: Of the encoder, for what candidates cost.
     """
 
-    def __init__(self, space: Space, *, encoder: str, pair: bool = False, rows: int = 500) -> None:
-        self.space, self.encoder, self.pair, self.rows = space, encoder, pair, rows
+    def __init__(self, space: Space, *, encoder: str, pair: bool = False, rows: int = 500, layers: int = 6) -> None:
+        self.space, self.encoder, self.pair, self.rows, self.layers = space, encoder, pair, rows, layers
         every = dict(space.leaves())
         # A leaf that decides nothing would only be noise in a model of the others.
         self.leaves: dict[str, Leaf] = {

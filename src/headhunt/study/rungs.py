@@ -144,6 +144,12 @@ class Rungs:
                     found = (rung, entry)
         return (-found[1][1], found[0] + 1) if found else None
 
+    def standing(self) -> list[tuple[int, int, float]]:
+        """Trial, rung and score of all below the top that have not gone on: highest rung first, then the best."""
+        below = [(rung, entry) for (rung, _), results in self._rungs.items() for entry in results.staying()]
+        below = sorted((item for item in below if item[0] < self.ladder.top), reverse=True)
+        return [(-entry[1], rung, entry[0]) for rung, entry in below]
+
     def promising(self, finalists: int = 10) -> list[tuple[int, int]]:
         """Trial and rung of every checkpoint worth keeping, most promising first.
 

@@ -22,6 +22,7 @@ from headhunt.run import Run, droppable, size
 from headhunt.spec import Spec
 from headhunt.study.candidates import Candidates, Params
 from headhunt.study.executor import Executor
+from headhunt.study.prices import Prices, whole
 from headhunt.study.rungs import Ladder, Rungs
 from headhunt.study.strategies import Strategy, make
 
@@ -29,6 +30,7 @@ ASK_AGAIN = 20  # how often a strategy is asked for another candidate where its 
 DRAW_AGAIN = 200  # how often then one is drawn at random before the space counts as exhausted
 GRACE = 2.0  # seconds after the deadline for workers that are just ending
 POLL = 0.5  # seconds after which the loop looks whether it should stop
+MARGIN = 1.1  # times what something should take, to be sure that it fits
 PATIENCE = (120.0, 10.0)  # a worker is ended after so many seconds, and so many times what the slowest so far took
 
 
@@ -109,6 +111,8 @@ class Study:
         self._held = run.checkpoints()
         self._reason: str | None = None
         self._exhausted = False
+        self._too_late = False
+        self._prices = Prices(candidates.layers)
         self._watch = watch
         self._slowest: float | None = None
         self.deadline: float | None = None
@@ -154,7 +158,8 @@ class Study:
             if not under_way or late or self._reason not in (None, "time"):
                 break  # what is still running stays so in the ledger, and is taken up on resuming
             answers = self.executor.wait(POLL)
-        reason = self._reason or ("trials" if self._full() else "exhausted")
+        left_over = "trials" if self._full() else "time" if self._too_late else "exhausted"
+        reason = self._reason or left_over
         self.executor.stop()
         self.run.append({"kind": "end", "reason": reason})
         return reason
@@ -182,6 +187,8 @@ class Study:
         if score is not None and share > 0 and trial.bracket < self.ladder.top:
             # Candidates that begin at the top are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / share)
+        if score is not None and (taken := whole(trial, self.ladder.fractions)) is not None:
+            self._prices.add(trial.spec, taken)
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
             self.strategy.tell(number, trial.params, rung, score)
@@ -205,21 +212,42 @@ class Study:
             if settled is not None and settled.score is not None:
                 return 0, plain.reached + 1
         promoted = self.rungs.ready()
-        if promoted is not None:
+        if promoted is not None and self._fits(self._rest(promoted[0])):
             return promoted
-        if self._full() or self._exhausted or not self._propose():
+        if not self._fits(self._prices.usual) and (last := self._last_call()) is not None:
+            return last
+        if self._full() or self._exhausted or self._too_late or not self._propose():
             return None
         return next(iter(self.state.waiting.items()))
 
+    def _fits(self, seconds: float | None) -> bool:
+        """Whether there is time for this; yes where nobody knows."""
+        return seconds is None or self.deadline is None or self._clock() + MARGIN * seconds <= self.deadline
+
+    def _rest(self, number: int) -> float | None:
+        """Seconds from where a trial stands to the top."""
+        trial = self.state.trials[number]
+        taken = whole(trial, self.ladder.fractions)
+        return None if taken is None else taken * (1 - self.ladder.fractions[trial.reached])
+
+    def _last_call(self) -> tuple[int, int] | None:
+        """When newcomers would no longer get to the top: the best of those on the way, no worse than the plain head."""
+        plain = self.state.trials[0].results if self.state.trials else {}
+        for number, rung, score in self.rungs.standing():
+            least = plain[rung].score if rung in plain else None
+            if (least is None or score >= least) and self._fits(self._rest(number)):
+                return number, rung + 1
+        return None
+
     def _propose(self) -> bool:
-        """Writes down a new trial; False if there is nothing new to try."""
+        """Writes down a new trial; False if there is nothing new to try, or no time for it."""
         number = len(self.state.trials)
         if number == 0:
             spec = self.candidates.plain()
             bracket = max(0, self.ladder.top - 1)
             return self._register(spec, spec.hash, self.candidates.express(spec), "plain", bracket)
         bracket = self.ladder.bracket(number - 1)
-        if number <= len(self._known):
+        if number <= len(self._known) and self._fits(self._prices.of(self._known[number - 1][0].to_dict())):
             spec, params = self._known[number - 1]
             bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
             return self._register(spec, spec.hash, params, "known", bracket)
@@ -229,10 +257,15 @@ class Study:
                 break
             spec = self.candidates.spec(proposal.params)
             digest = spec.hash
-            if digest not in self.state.hashes:
-                bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
-                return self._register(spec, digest, proposal.params, proposal.origin, bracket)
-        self._exhausted = True
+            if digest in self.state.hashes:
+                continue
+            if not self._fits(self._prices.of(spec.to_dict())):
+                self._too_late = True
+                continue
+            self._too_late = False
+            bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
+            return self._register(spec, digest, proposal.params, proposal.origin, bracket)
+        self._exhausted = not self._too_late
         return False
 
     def _register(self, spec: Spec, digest: str, params: Params | None, origin: str, bracket: int) -> bool:
