@@ -131,3 +131,14 @@ def outside(tmp_path_factory) -> dict[str, str]:
     done = subprocess.run([python, "-c", "import headhunt"], env=env, capture_output=True, text=True)
     assert "No module named 'headhunt'" in done.stderr, done.stderr
     return env
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    from browser import CHROMIUM, Browser
+
+    if CHROMIUM is None or os.name == "nt":
+        pytest.skip("needs Chromium")
+    opened = Browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()

@@ -194,6 +194,52 @@ def test_answers_are_those_of_the_model(exports, served, kind):
         assert service.ask(body=example["value"])[0] == 200
 
 
+@pytest.mark.parametrize("kind", ["classes", "pair", "labels", "number"])
+def test_the_page_answers_as_the_model_does(exports, served, browser, kind):
+    service = served(exports(kind))
+    address = f"http://127.0.0.1:{service.port}/"
+    browser.open(address, 1000, False)
+    texts = {"text": "a good film", **({"text_b": "</script>"} if kind == "pair" else {})}
+    for name, text in texts.items():
+        browser.click(f"#{name}")
+        browser.type(text)
+    browser.click("#ask")
+    answer = service.ask(body=texts)[2]
+    shown = browser.run(
+        "new Promise(done => setTimeout(function look() { const one = document.querySelector('#answer .says');"
+        "one ? done(one.textContent) : setTimeout(look, 20) }, 0))"
+    )
+    if kind == "number":
+        assert float(shown) == pytest.approx(answer["label"], rel=1e-5)
+    else:
+        assert shown == (", ".join(answer["label"]) or "none of the labels" if kind == "labels" else answer["label"])
+        bars = browser.run("[...document.querySelectorAll('.bar')].map(bar => bar.innerText.split('\\n'))")
+        ordered = sorted(answer["probabilities"].items(), key=lambda item: -item[1])
+        assert [bar[0] for bar in bars] == [name for name, _ in ordered]
+        assert [bar[-1] for bar in bars] == [f"{100 * share:.1f} %" for _, share in ordered]
+    assert browser.run("document.documentElement.scrollWidth") <= 1000
+    assert browser.trouble(own=address) == []
+    browser.run("document.querySelector('#text').value = 'x'.repeat(30000)")
+    browser.click("#ask")
+    said = browser.run(
+        "new Promise(done => setTimeout(function look() { const one = document.querySelector('#answer .bad');"
+        "one ? done(one.textContent) : setTimeout(look, 20) }, 0))"
+    )
+    assert said == "A text may have 20000 characters; found 30000."
+
+
+def test_the_page_asks_with_the_token(exports, served, browser):
+    service = served(exports(), HEADHUNT_TOKEN="secret")
+    browser.open(f"http://127.0.0.1:{service.port}/docs", 400, True)  # leads to the page
+    browser.click("#token")
+    browser.type("secret")
+    browser.click("#ask")
+    look = "new Promise(done => setTimeout(function look() { const one = document.querySelector('#answer').textContent;"
+    assert browser.run(f"{look} one ? done(one) : setTimeout(look, 20) }}, 0))").startswith(("good", "bad"))
+    assert "secret" not in browser.run("document.querySelector('#curl').textContent")
+    assert browser.run("document.documentElement.scrollWidth") <= 400
+
+
 def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(exports, plain):
     from headhunt.delivery.runtime import Model
 

@@ -121,7 +121,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self._watch = asyncio.create_task(self._end_silent())
         host, port = (sockets or [])[0].getsockname()[:2]
-        self.say(f"serving on http://{f'[{host}]' if ':' in host else host}:{port} (description: /docs)")
+        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.say(f"serving on {where} (a page to try it; programs ask {where}/predict)")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends, with everything that could be answered answered."""

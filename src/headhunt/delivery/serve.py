@@ -1,4 +1,4 @@
-"""A model behind HTTP: `/predict`, `/health`, `/metrics`, and a page that describes them.
+"""A model behind HTTP: `/predict`, `/health`, `/metrics`, and a page to try them.
 
 FastAPI describes the service and answers what is asked rarely; `/predict` is answered before it, since its layers cost
 as much as a short text does. Whatever a client sends, it gets JSON back: an answer, or {"error": what must hold, what
@@ -8,12 +8,15 @@ was found}. What is too much is refused before it is read, and when too much is 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import ipaddress
+import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -286,17 +290,17 @@ async def _say(
 def describe(service: Service) -> Any:
     """The FastAPI application: the pages, `/health`, `/metrics`, and what OpenAPI says of `/predict`."""
     from fastapi import FastAPI
-    from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
     from starlette.exceptions import HTTPException
 
     from headhunt import __version__
 
     model = service.model
-    answers = "a number" if model.kind == "number" else f"{len(model.labels)} {model.kind}"
     pages = FastAPI(
         title="Headhunt",
         version=__version__,
-        description=f"{'Two texts' if model.pair else 'One text'} in, {answers} out.",
+        description=in_short(model),
+        docs_url=None,  # those of FastAPI come from a server of others
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -322,9 +326,15 @@ def describe(service: Service) -> Any:
         page = service.metrics.page(service.batcher.queued, not service.draining)
         return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
 
+    front_page, policy = front(service)
+
     @pages.get("/", include_in_schema=False, response_model=None)
-    async def front() -> Any:
-        return RedirectResponse("/docs")
+    async def try_it() -> Any:
+        return HTMLResponse(front_page, headers={"content-security-policy": policy})
+
+    @pages.get("/docs", include_in_schema=False, response_model=None)
+    async def docs() -> Any:
+        return RedirectResponse("/")
 
     async def predict() -> None:
         raise AssertionError("answered by Service")
@@ -376,6 +386,39 @@ def describe(service: Service) -> Any:
         return JSONResponse({"error": "The service failed; its log says how."}, 500)
 
     return pages
+
+
+def in_short(model: Any) -> str:
+    """What goes in and what comes out, in a sentence."""
+    asked = "Two texts" if model.pair else "A text"
+    if model.kind == "number":
+        return f"{asked} in, a number out"
+    shown = ", ".join(model.labels[:4]) + (" …" if len(model.labels) > 4 else "")
+    many = f"one of {len(model.labels)} classes" if model.kind == "classes" else f"any of {len(model.labels)} labels"
+    return f"{asked} in, {many} out: {shown}"
+
+
+def front(service: Service) -> tuple[str, str]:
+    """The page to try the model on, and the policy that lets nothing but its own script run."""
+    model, here = service.model, resources.files("headhunt")
+    beside = {name: here.joinpath(f"delivery/{name}").read_text("utf-8") for name in ("page.html", "page.js")}
+    facts = {
+        "title": in_short(model),
+        "kind": model.kind,
+        "example": examples(model.pair)["one"]["value"],
+        "names": {"text": "First text" if model.pair else "Text", "text_b": "Second text"},
+        "characters": service.limits.characters,
+        "guarded": service.guarded,
+    }
+    parts = {
+        "PALETTE": here.joinpath("report/palette.css").read_text("utf-8"),
+        "SCRIPT": beside["page.js"],
+        "FACTS": json.dumps(facts).replace("<", "\\u003c"),
+    }
+    page = re.sub("PALETTE|SCRIPT|FACTS", lambda found: parts[found[0]], beside["page.html"])
+    digest = base64.b64encode(hashlib.sha256(beside["page.js"].encode()).digest()).decode()
+    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'"
+    return page, f"default-src 'none'; {allowed}; form-action 'none'; frame-ancestors 'none'"
 
 
 # ---------------------------------------------------------------------------------------------- from a folder to a port
