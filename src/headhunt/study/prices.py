@@ -60,10 +60,9 @@ class Prices:
         return float(recipe["epochs"] * (layers + HEAD) * times)
 
 
-def whole(trial: Trial, fractions: tuple[float, ...]) -> float | None:
-    """Seconds a trial takes for its whole budget, by what it took so far; None where it has no result."""
-    done = [rung for rung, result in trial.results.items() if result.score is not None and fractions[rung] > 0]
-    if not done:
+def whole(trial: Trial, fractions: tuple[float, ...], rung: int) -> float | None:
+    """Seconds a trial takes for its whole budget, by what it took up to a rung; None where that says nothing."""
+    if rung not in trial.results or fractions[rung] == 0:
         return None
-    spent = sum(trial.results[rung].seconds for rung in trial.results if fractions[rung] > 0)
-    return spent / fractions[max(done)]
+    spent = sum(result.seconds for one, result in trial.results.items() if one <= rung and fractions[one] > 0)
+    return spent / fractions[rung]

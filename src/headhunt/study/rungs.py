@@ -7,6 +7,7 @@ the next rung, or else begins a new one.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ class Rung:
         self._rest: list[Entry] = []  # a heap of negatives, the best of the rest first
         self._inside: set[int] = set()
         self._ready: list[Entry] = []  # a heap of negatives; may hold entries that are no longer ready
+        self._order: list[Entry] = []  # who has not gone on, sorted
 
     def add(self, trial: int, score: float | None) -> None:
         """Takes in a result; a failure (None) counts among the results and can never go on."""
@@ -81,6 +83,8 @@ class Rung:
         if score is not None:
             self._scores[trial] = score
             entry = (score, -trial)
+            if trial not in self._gone:
+                bisect.insort(self._order, entry)
             if self._top and entry > self._top[0]:
                 self._enter(entry)
                 self._leave()
@@ -91,6 +95,8 @@ class Rung:
 
     def gone(self, trial: int) -> None:
         """Notes that a trial has gone on."""
+        if trial in self._scores and trial not in self._gone:
+            del self._order[bisect.bisect_left(self._order, (self._scores[trial], -trial))]
         self._gone.add(trial)
 
     def ready(self) -> Entry | None:
@@ -104,8 +110,8 @@ class Rung:
         return None
 
     def staying(self) -> Iterator[Entry]:
-        """All that have a score and have not gone on: they may still, as results come in."""
-        return ((score, -trial) for trial, score in self._scores.items() if trial not in self._gone)
+        """All that have a score and have not gone on, best first: they may still, as results come in."""
+        return reversed(self._order)
 
     def _enter(self, entry: Entry) -> None:
         heapq.heappush(self._top, entry)
@@ -144,11 +150,10 @@ class Rungs:
                     found = (rung, entry)
         return (-found[1][1], found[0] + 1) if found else None
 
-    def standing(self) -> list[tuple[int, int, float]]:
-        """Trial, rung and score of all below the top that have not gone on: highest rung first, then the best."""
-        below = [(rung, entry) for (rung, _), results in self._rungs.items() for entry in results.staying()]
-        below = sorted((item for item in below if item[0] < self.ladder.top), reverse=True)
-        return [(-entry[1], rung, entry[0]) for rung, entry in below]
+    def standing(self, rung: int) -> Iterator[tuple[int, float]]:
+        """Trial and score of all at a rung that have not gone on, best first."""
+        lines = [results.staying() for (height, _), results in self._rungs.items() if height == rung]
+        return ((-minus, score) for score, minus in heapq.merge(*lines, reverse=True))
 
     def promising(self, finalists: int = 10) -> list[tuple[int, int]]:
         """Trial and rung of every checkpoint worth keeping, most promising first.

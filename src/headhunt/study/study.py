@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,8 @@ class Study:
         self._held = run.checkpoints()
         self._reason: str | None = None
         self._exhausted = False
-        self._too_late = False
+        self._too_late: float | None = None  # the deadline for which nobody new was quick enough
+        self._cut: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved on since
         self._prices = Prices(candidates.layers)
         self._watch = watch
         self._slowest: float | None = None
@@ -158,8 +159,8 @@ class Study:
             if not under_way or late or self._reason not in (None, "time"):
                 break  # what is still running stays so in the ledger, and is taken up on resuming
             answers = self.executor.wait(POLL)
-        left_over = "trials" if self._full() else "time" if self._too_late else "exhausted"
-        reason = self._reason or left_over
+        spent = "trials" if self._full() else "exhausted" if self._too_late is None else "time"
+        reason = self._reason or spent
         self.executor.stop()
         self.run.append({"kind": "end", "reason": reason})
         return reason
@@ -184,10 +185,10 @@ class Study:
         trial = self.state.trials[number]
         score = trial.results[rung].score
         share = self._share(trial, rung)
-        if score is not None and share > 0 and trial.bracket < self.ladder.top:
-            # Candidates that begin at the top are the cheap ones, and say nothing about the others.
+        if score is not None and share > 0 and (trial.bracket < self.ladder.top or not self.ladder.top):
+            # Candidates that begin at the top of several rungs are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / share)
-        if score is not None and (taken := whole(trial, self.ladder.fractions)) is not None:
+        if score is not None and (taken := whole(trial, self.ladder.fractions, rung)) is not None:
             self._prices.add(trial.spec, taken)
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
@@ -203,6 +204,8 @@ class Study:
 
     def _next(self) -> tuple[int, int] | None:
         """The next trial and rung: what was begun before, who has earned the next rung, or someone new."""
+        if self._cut:
+            return self._cut.popleft()
         if self.state.waiting:
             return next(iter(self.state.waiting.items()))
         plain = self.state.trials[0] if self.state.trials else None
@@ -211,12 +214,15 @@ class Study:
             settled = plain.results.get(plain.reached)
             if settled is not None and settled.score is not None:
                 return 0, plain.reached + 1
-        promoted = self.rungs.ready()
-        if promoted is not None and self._fits(self._rest(promoted[0])):
-            return promoted
+        while (promoted := self.rungs.ready()) is not None:
+            number, rung = promoted
+            if self._fits(self._rest(number)):
+                return promoted
+            self.rungs.started(number, self.state.trials[number].bracket, rung)  # it goes no further, this time
         if not self._fits(self._prices.usual) and (last := self._last_call()) is not None:
             return last
-        if self._full() or self._exhausted or self._too_late or not self._propose():
+        late = self._too_late is not None and self.deadline is not None and self.deadline <= self._too_late
+        if self._full() or self._exhausted or late or not self._propose():
             return None
         return next(iter(self.state.waiting.items()))
 
@@ -227,16 +233,19 @@ class Study:
     def _rest(self, number: int) -> float | None:
         """Seconds from where a trial stands to the top."""
         trial = self.state.trials[number]
-        taken = whole(trial, self.ladder.fractions)
+        taken = whole(trial, self.ladder.fractions, trial.reached)
         return None if taken is None else taken * (1 - self.ladder.fractions[trial.reached])
 
     def _last_call(self) -> tuple[int, int] | None:
         """When newcomers would no longer get to the top: the best of those on the way, no worse than the plain head."""
         plain = self.state.trials[0].results if self.state.trials else {}
-        for number, rung, score in self.rungs.standing():
+        for rung in range(self.ladder.top - 1, -1, -1):
             least = plain[rung].score if rung in plain else None
-            if (least is None or score >= least) and self._fits(self._rest(number)):
-                return number, rung + 1
+            for number, score in self.rungs.standing(rung):
+                if least is not None and score < least:
+                    break
+                if self._fits(self._rest(number)):
+                    return number, rung + 1
         return None
 
     def _propose(self) -> bool:
@@ -246,27 +255,28 @@ class Study:
             spec = self.candidates.plain()
             bracket = max(0, self.ladder.top - 1)
             return self._register(spec, spec.hash, self.candidates.express(spec), "plain", bracket)
-        bracket = self.ladder.bracket(number - 1)
-        if number <= len(self._known) and self._fits(self._prices.of(self._known[number - 1][0].to_dict())):
-            spec, params = self._known[number - 1]
-            bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
-            return self._register(spec, spec.hash, params, "known", bracket)
-        for attempt in range(ASK_AGAIN + DRAW_AGAIN):
-            proposal = (self.strategy.ask if attempt < ASK_AGAIN else self.strategy.draw)(number, attempt)
-            if proposal is None:
-                break
-            spec = self.candidates.spec(proposal.params)
+        for spec, params, origin in self._offers(number):
             digest = spec.hash
             if digest in self.state.hashes:
                 continue
             if not self._fits(self._prices.of(spec.to_dict())):
-                self._too_late = True
+                self._too_late = self.deadline
                 continue
-            self._too_late = False
-            bracket = self.ladder.top if self.candidates.cheap(spec) else bracket
-            return self._register(spec, digest, proposal.params, proposal.origin, bracket)
-        self._exhausted = not self._too_late
+            self._too_late = None
+            bracket = self.ladder.top if self.candidates.cheap(spec) else self.ladder.bracket(number - 1)
+            return self._register(spec, digest, params, origin, bracket)
+        self._exhausted = self._too_late is None
         return False
+
+    def _offers(self, number: int) -> Iterator[tuple[Spec, Params, str]]:
+        """What may become the candidate of this number: a known recipe, what the strategy says, then draws."""
+        if number <= len(self._known):
+            yield (*self._known[number - 1], "known")
+        for attempt in range(ASK_AGAIN + DRAW_AGAIN):
+            proposal = (self.strategy.ask if attempt < ASK_AGAIN else self.strategy.draw)(number, attempt)
+            if proposal is None:
+                return
+            yield self.candidates.spec(proposal.params), proposal.params, proposal.origin
 
     def _register(self, spec: Spec, digest: str, params: Params | None, origin: str, bracket: int) -> bool:
         number = len(self.state.trials)
@@ -320,7 +330,10 @@ class Study:
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         if outcome.outcome == STOPPED:
-            return  # no result: the ledger still shows it as running, and it is taken up on resuming
+            # No result: the ledger still shows it as running, and it is taken up on resuming; or now, if there is time.
+            if request.job == "judge" and not self._over():
+                self._cut.append((request.trial, request.rung))
+            return
         if request.job != "judge":
             fields = {"trial": request.trial, "folder": Path(request.checkpoint).name, "seconds": outcome.seconds}
             done = outcome.outcome == "ok"
@@ -361,4 +374,5 @@ class Study:
     def _kept(self) -> list[tuple[int, int]]:
         running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
         waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
-        return running + waiting + self.rungs.promising()
+        plain = [(0, step) for step in range(self.ladder.top + 1)]  # the verdict needs its trainings too
+        return plain + running + waiting + self.rungs.promising()
