@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from conftest import FAMILIES, sentences
 
 from headhunt.data import Task, save_task
-from headhunt.features import Bottom, Store, attach
+from headhunt.features import Bottom, StoppedError, Store, attach
 from headhunt.ledger import Request
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
 from headhunt.modeling.build import load_tokenizer
@@ -207,6 +208,28 @@ def test_the_oldest_store_makes_room(encoders, tmp_path):
     os.utime(old.folder, (1, 1))
     new = store_of(encoders("roberta"), tmp_path / "a", budget=int(1.2 * cost))
     assert new.nearest(2) == 2 and not old.folder.exists()
+
+
+def test_a_store_that_others_removed_is_made_again(encoders, tmp_path):
+    store = store_of(encoders(), tmp_path)
+    shutil.rmtree(store.folder)
+    assert store.nearest(1) == 1
+
+
+def test_what_a_dead_worker_left_is_cleared_away(encoders, tmp_path):
+    store = store_of(encoders(), tmp_path)
+    (store.folder / "tmpdead").mkdir()
+    (store.folder / "tmpdead" / "1.npy").write_bytes(b"half")
+    assert store.nearest(1) == 1 and not (store.folder / "tmpdead").exists()
+
+
+def test_storing_can_be_stopped(encoders, tmp_path):
+    store = store_of(encoders(), tmp_path)
+    store.stop = lambda: True
+    with pytest.raises(StoppedError):
+        store.nearest(1)
+    store.stop = lambda: False
+    assert store.nearest(1) == 1 and not list(store.folder.glob("tmp*"))
 
 
 def test_trained_embeddings_start_nowhere(encoders, tmp_path):

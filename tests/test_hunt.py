@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from conftest import sentences
 
 import headhunt
+from headhunt import hunt as hunt_module
 from headhunt.data import Task, open_task
 from headhunt.errors import HeadhuntError
 from headhunt.hunt import Search, free_folder, seconds
 from headhunt.ledger import RunError
+from headhunt.run import Run
 from headhunt.space import Space
 
 QUICK = Space.from_dict(
@@ -115,6 +118,36 @@ def test_a_search_that_is_resumed_gives_what_one_without_a_stop_gives(tmp_path, 
     assert [(row["trial"], row["score"]) for row in whole.leaderboard()] == [
         (row["trial"], row["score"]) for row in going.leaderboard()
     ]
+
+
+def test_who_is_best_again_is_still_there(tmp_path, encoders):
+    """The best model changes from one candidate to another and back: its folder must not be taken for an old one."""
+    found = hunt(tmp_path, encoders(), trials=4)
+    with Run(found.run_dir, write=True) as run:
+        made = hunt_module._Hunt(found.run_dir, found.settings, time.time(), None, False)
+        study = SimpleNamespace(state=run.state, chores=[], held=lambda number: None)
+        for name in ("one", "two", "one", "three", "one"):
+            folder = found.run_dir / "models" / name
+            folder.mkdir(exist_ok=True)
+            run.state.model = {"folder": name, "trial": 1}
+            made._keep_best(study, None)
+            assert folder.is_dir() and (found.run_dir / "best").resolve() == folder.resolve()
+    assert not (found.run_dir / "models" / "two").exists()
+
+
+def test_a_search_killed_in_its_verdict_reaches_it_when_resumed(tmp_path, encoders, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    reach = headhunt.hunt.verdict.reach
+    monkeypatch.setattr("headhunt.verdict.reach", die)
+    with pytest.raises(KeyboardInterrupt):
+        hunt(tmp_path, encoders(), trials=None, time=8)
+    monkeypatch.setattr("headhunt.verdict.reach", reach)
+    left = Search(tmp_path / "run")
+    assert left.state.ended == "time" and not left.result
+    found = headhunt.resume(tmp_path / "run")
+    assert found.result["verdict"] and found.model_dir == tmp_path / "run" / "model"
 
 
 def test_a_target_ends_it(tmp_path, encoders):

@@ -377,6 +377,27 @@ def test_a_fixed_share_is_drawn_at_random(tmp_path):
     assert 0.1 < origins["random"] / origins.total() < 0.45
 
 
+def predicting(request: Request) -> Outcome:
+    path = Path(request.predictions)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x" * 1000)
+    return toy(request)
+
+
+def test_of_a_trial_the_predictions_of_its_highest_rung_are_kept(tmp_path):
+    study = search(tmp_path, predicting)
+    highest = {(trial.number, max(trial.results)) for trial in study.state.trials}
+    assert study.run.predicted().keys() == highest
+
+
+def test_predictions_keep_to_their_share_of_the_disk(tmp_path):
+    study = search(tmp_path, predicting, limits=Limits(trials=60), disk=80_000)
+    kept = study.run.predicted()
+    best = [trial.number for trial in study.state.leaderboard() if trial.best[0] == LADDER.top][:4]
+    assert 4 <= len(kept) <= 11 and (0, LADDER.top) in kept
+    assert {(number, LADDER.top) for number in best} <= kept.keys()
+
+
 # --- limits
 
 

@@ -139,8 +139,8 @@ class Comparison:
 
     @property
     def sure(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0
+        """Whether the whole interval is above 0; one training of each says nothing of chance in training."""
+        return self.low > 0 and self.trainings > 1
 
 
 def compare(

@@ -13,8 +13,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,10 @@ class _EnoughError(Exception):
     """Ends a pass through the encoder where the last layer asked for has answered."""
 
 
+class StoppedError(Exception):
+    """Somebody asked to stop while activations were computed."""
+
+
 class Store:
     """Activations of known rows of tokens.
 
@@ -124,7 +128,8 @@ class Store:
         self.home = folder
         self.folder = folder / digest.hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
-        os.utime(self.folder)  # the least recently used go first
+        self.stop: Callable[[], bool] = lambda: False
+        """Asked while activations are computed; true ends it with a `StoppedError`."""
         self.budget = min(BUDGET, shutil.disk_usage(folder).free // 5) if budget is None else budget
         self._layers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._refused: set[int] = set()
@@ -139,6 +144,8 @@ class Store:
 
         Beyond the budget a lower layer that is stored already serves, then a sample of the rows at the layer itself.
         """
+        with suppress(OSError):
+            os.utime(self.folder)  # the least recently used go first
         if not self.bottom.layers:
             layer = 0
         if self._at(layer) is not None:
@@ -171,10 +178,14 @@ class Store:
         """A layer's values (tokens, width) and where each row begins and ends in them; computed where it fits."""
         stored = self._read(layer)
         if stored is None and layer not in self._refused:
-            with _locked(self.folder / "lock"):
-                if self._read(layer) is None:
-                    self._compute(layer)
-            stored = self._read(layer)
+            with suppress(OSError):  # the disk is full, or others have made room meanwhile: then it is computed anew
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with _locked(self.folder / "lock"):
+                    for stray in self.folder.glob("tmp*"):  # of a worker that died while it wrote
+                        shutil.rmtree(stray, ignore_errors=True)
+                    if self._read(layer) is None:
+                        self._compute(layer)
+                stored = self._read(layer)
             if stored is None:
                 self._refused.add(layer)
         return stored
@@ -222,6 +233,8 @@ class Store:
         with tempfile.TemporaryDirectory(dir=self.folder) as made:
             files: dict[int, np.ndarray] = {}
             for part in by_length(lengths[rows], BATCH):
+                if self.stop():
+                    raise StoppedError
                 chosen = rows[part]
                 states = self.bottom.states(self.tokens.batch(chosen), layers)
                 for layer, state in states.items():

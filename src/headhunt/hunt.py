@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SETTINGS = "search.json"
 STARTER = -1  # the trial number of the first model, which is no candidate
+STARTER_ROWS = 40_000  # texts it sees at most, however many there are
 LARGEST_RESERVE = 0.35  # share of the time that is kept for the end at most
 DISK = 8 << 30  # bytes of checkpoints
 
@@ -307,9 +308,10 @@ def resume(
     folder = Path(folder)
     settings = Settings.read(folder)
     state = Run(folder).state if (folder / "ledger.jsonl").exists() else State()  # it may have died before
-    limit = seconds(time)
+    limit, whole = seconds(time), seconds(time)
     if limit is None and settings.time is not None:
-        limit = 0.0 if state.ended == "time" else settings.time - state.elapsed
+        done = state.ended == "time" and (folder / verdict.RESULT).exists()
+        limit, whole = 0.0 if done else settings.time - state.elapsed, settings.time
         if limit <= 0 and trials is None:
             raise RunError(
                 f"The search had {settings.time:.0f} s and has used them. Give --time for how much longer it may go on."
@@ -317,7 +319,7 @@ def resume(
         limit = limit if limit > 0 else None
     changes = {"trials": trials, "workers": workers, "ray": ray}
     changed = {**asdict(settings), **{name: value for name, value in changes.items() if value is not None}}
-    return _Hunt(folder, Settings(**changed), began, limit, view).go()
+    return _Hunt(folder, Settings(**changed), began, limit, view, whole).go()
 
 
 def deepen(
@@ -392,12 +394,14 @@ class _Hunt:
         began: float,
         limit: float | None,
         view: View | Literal[False] | None,
+        whole: float | None = None,
     ) -> None:
         self.folder, self.settings = folder, settings
         self.view: View | None = (_card(settings.metric) if view is None else view) or None
         self.about = read_about(folder / TASK)
         self.deadline = None if limit is None else began + limit
-        self.limit = limit
+        self.whole = whole or limit or 0.0
+        """The time the search was given in all, of which this may be the rest; what is kept for the end is a share."""
         self.rows = self.about["rows"]["train"]
         self._stop = threading.Event()
         self.study: Study | None = None
@@ -413,6 +417,7 @@ class _Hunt:
         with self.open() as study:
             if study.state.model is None:
                 study.chores.append(self._starter())
+            (self.folder / verdict.RESULT).unlink(missing_ok=True)  # of a search that was over before
             self.stage = "searching"
             with interruptible(self._interrupt):
                 reason = study.go()
@@ -487,7 +492,7 @@ class _Hunt:
 
     def _starter(self) -> Request:
         """The first model: the mean of the token vectors and one layer, on the encoder as it came. It takes seconds."""
-        recipe = Recipe(epochs=20.0, rate=1e-2, freeze="all")
+        recipe = Recipe(epochs=min(20.0, STARTER_ROWS / self.rows), rate=1e-2, freeze="all")
         head = {"pooling": "mean"} | ({"siamese": "concat"} if self.about["columns"]["text_b"] is not None else {})
         spec = Spec.from_dict({"encoder": self.settings.encoder, "head": head, "recipe": asdict(recipe)})
         return Request(
@@ -510,8 +515,8 @@ class _Hunt:
                 self._best = ranked, state.trials[number]
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
-        if self.deadline is not None and self.limit is not None:
-            study.deadline = self.deadline - min(LARGEST_RESERVE * self.limit, self.case(study).reserve(best))
+        if self.deadline is not None:
+            study.deadline = self.deadline - min(LARGEST_RESERVE * self.whole, self.case(study).reserve(best))
         self._keep_best(study, best)
         if self.view:
             self.view.update(state, self.deadline, self.stage)
@@ -521,8 +526,10 @@ class _Hunt:
         if state.model is not None and state.model["folder"] not in self._shown[-1:]:
             point(self.folder, state.model["folder"])
             self._shown.append(state.model["folder"])
-            for old in self._shown[:-2]:  # somebody may still be loading the one before
+            # Somebody may still be loading the one before; and who was best once may be so again.
+            for old in set(self._shown[:-2]) - set(self._shown[-2:]):
                 shutil.rmtree(self.folder / verdict.MODELS / old, ignore_errors=True)
+            del self._shown[:-2]
         if best is None or best.number == self._asked or (state.model and state.model["trial"] == best.number):
             return
         resume_from = study.held(best.number)

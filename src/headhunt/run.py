@@ -132,10 +132,23 @@ class Run:
             found[int(trial), int(rung)] = size(folder)
         return found
 
+    def predicted(self) -> dict[tuple[int, int], int]:
+        """The bytes of every file of predictions, by trial and rung."""
+        found = {}
+        for path in (self.folder / "predictions").glob("[0-9]*-[0-9]*.npz"):
+            trial, _, rung = path.stem.partition("-")
+            found[int(trial), int(rung)] = path.stat().st_size
+        return found
+
     def drop(self, keys: Iterable[tuple[int, int]]) -> None:
         """Removes checkpoints; those that are not there are left alone."""
         for trial, rung in keys:
             shutil.rmtree(self.checkpoint(trial, rung), ignore_errors=True)
+
+    def forget(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Removes predictions; those that are not there are left alone."""
+        for trial, rung in keys:
+            self.predictions(trial, rung).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Gives the lock back."""

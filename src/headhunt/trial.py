@@ -33,7 +33,7 @@ from headhunt.data import Split, Task, open_task
 from headhunt.device import pick_device
 from headhunt.errors import HeadhuntError, ModelError, out_of_memory
 from headhunt.evaluation import decide, measure
-from headhunt.features import Bottom, Store, attach
+from headhunt.features import Bottom, StoppedError, Store, attach
 from headhunt.ledger import STOPPED, Outcome, Request
 from headhunt.modeling.build import build, load_tokenizer, longest_input
 from headhunt.predictor import CARD, Predictor
@@ -124,7 +124,7 @@ class Bench:
         work = jobs[request.job]
         try:
             outcome = work(request, over)
-        except _StoppedError:
+        except (_StoppedError, StoppedError):
             outcome = Outcome(STOPPED)
         except _CollapsedError as error:
             outcome = Outcome("collapsed", extra={"message": str(error)})
@@ -184,7 +184,7 @@ class Bench:
             except Exception:  # half a file, or of another version: the seed gives the same state, only later
                 training, predictor, tokens = self.open(spec, train, request.seed, request.shrink)
         before, losses = training.examples, []
-        with Starting(self, training, tokens, spec) as starting:
+        with Starting(self, training, tokens, spec, over) as starting:
             for report in training.reports(9, until=until, stop=over):
                 if not math.isfinite(report.loss):
                     raise _CollapsedError("its loss is not a number")
@@ -242,11 +242,12 @@ class Bench:
         """Trains on all rows and saves the model; the folder appears when it is whole."""
         spec = Spec.from_dict(request.spec)
         training, predictor, tokens = self.open(spec, np.arange(len(self.targets)), request.seed, request.shrink)
-        with Starting(self, training, tokens, spec):
+        with Starting(self, training, tokens, spec, over):
             for report in training.reports(9, stop=over):
                 if not math.isfinite(report.loss):
                     raise _CollapsedError("its loss is not a number")
-        if training.step < training.steps:
+        # The first model is no candidate: a little trained it is better than none.
+        if training.step < training.steps and (request.trial >= 0 or not training.step):
             raise _StoppedError
         self._save(training, predictor, request, "all training rows")
         return Outcome("ok", examples=training.examples)
@@ -360,8 +361,13 @@ class Bench:
 class Starting:
     """For as long as it lasts, a training starts from stored activations, as high as its recipe allows."""
 
-    def __init__(self, bench: Bench, training: Training, tokens: Tokens, spec: Spec) -> None:
-        stores = bench.stores(spec, tokens)
+    def __init__(
+        self, bench: Bench, training: Training, tokens: Tokens, spec: Spec, over: Callable[[], bool] = lambda: False
+    ) -> None:
+        # Who sees most rows once only would wait for all of them to be stored, and gain nothing.
+        stores = bench.stores(spec, tokens) if spec.recipe.epochs > 1 else []
+        for store in stores:
+            store.stop = over
         self._attached = attach(training.model, stores, spec.recipe) if stores else None
         self.layer = self._attached.layer if self._attached else None
 

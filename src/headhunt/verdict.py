@@ -33,6 +33,7 @@ from headhunt.ledger import Outcome, Request, State, Trial
 from headhunt.run import TASK, predictions_of
 from headhunt.spec import Spec
 from headhunt.study.executor import Executor
+from headhunt.study.prices import whole
 from headhunt.study.study import Study
 
 RESULT, IMPORTANCE, MODEL, MODELS, ENSEMBLE = "result.json", "importance.json", "model", "models", "ensemble"
@@ -86,13 +87,21 @@ class Case:
         )
 
     def work(self, requests: Sequence[Request], deadline: float | None) -> list[tuple[Request, Outcome]]:
-        """Gives requests to the workers and waits for them, no longer than until the deadline."""
+        """Gives requests to the workers and waits for them, no longer than until the deadline.
+
+        What takes its worker down is tried once more, with less memory if that was why.
+        """
         done: list[tuple[Request, Outcome]] = []
         for request in requests:
             self.executor.submit(replace(request, deadline=deadline))
         while len(done) < len(requests) and (deadline is None or time.time() < deadline + 1.0):
             wait = 1.0 if deadline is None else min(1.0, max(0.05, deadline + 1.0 - time.time()))
-            done += self.executor.wait(wait)
+            for request, outcome in self.executor.wait(wait):
+                if outcome.outcome in ("lost", "memory") and not request.attempt:
+                    shrink = 2 * request.shrink if outcome.outcome == "memory" else request.shrink
+                    self.executor.submit(replace(request, attempt=1, shrink=shrink))
+                else:
+                    done.append((request, outcome))
             self.tell("")
         if len(done) < len(requests):
             self.executor.stop()
@@ -100,13 +109,8 @@ class Case:
 
     def training_seconds(self, trial: Trial) -> float:
         """How long a candidate trains on all rows, judged by what it took so far."""
-        fractions = self.study.ladder.fractions
-        done = max((rung for rung, result in trial.results.items() if result.score is not None), default=None)
-        if done is None or fractions[done] == 0:
-            return 0.0
-        spent = sum(trial.results[rung].seconds for rung in trial.results if rung <= done and fractions[rung] > 0)
-        whole = spent / (fractions[done] * self.parts)
-        return whole * (self.parts / (self.parts - 1) if self.parts > 1 else 1.0)
+        taken = whole(trial, self.study.ladder.fractions, trial.best[0]) if trial.best else None
+        return (taken or 0.0) / max(1, self.parts - 1)
 
     def answer_seconds(self, trial: Trial) -> float:
         """How long a model of this candidate takes for the test rows: a third of what training on as many takes."""
@@ -115,13 +119,17 @@ class Case:
         return self.training_seconds(trial) / epochs / 3 * share
 
     def reserve(self, best: Trial | None) -> float:
-        """Seconds that the least there is to do will take: both models on all rows, and their answers."""
+        """Seconds that the least there is to do will take: both models on all rows, and the answers of all trainings.
+
+        The longest training and its answers come one after the other; all there is to do is shared by the workers.
+        """
         trials = self.state.trials
         known = [trial for trial in (best, trials[0] if trials else None) if trial is not None]
-        training = max((self.training_seconds(trial) for trial in known), default=0.0)
+        training = [self.training_seconds(trial) for trial in known]
         answers = max((self.answer_seconds(trial) for trial in known), default=0.0)
-        models = 2 + (2 * self.parts + MEMBERS * self.parts) / max(1, self.executor.workers)
-        return 1.25 * training + answers * models + 5.0
+        models = 2 + 2 * self.parts + MEMBERS * self.parts / 2  # seldom are there as many members as there may be
+        shared = (sum(training) + answers * models) / max(1, self.executor.workers)
+        return max(1.25 * max(training, default=0.0) + 2 * answers, 1.1 * shared) + 5.0
 
 
 def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
@@ -140,11 +148,14 @@ def reach(case: Case, reason: str, seeds: int | None = None) -> dict[str, Any]:
     case.tell("comparing the finalists")
     judged = _judge_again(case, plain)
     winner = _winner(case, judged)
-    case.tell("training the winner and the plain head on all rows")
-    trained = _refit(case, [trial for trial in (winner, plain) if trial is not None], seeds)
     members, together = _members(case)
+    case.tell("training the winner and the plain head on all rows")
+    tested = "test" in case.about["rows"]
+    both = [trial for trial in (winner, plain) if trial is not None]
+    beside = _part_answers(case, [*both, *members]) if tested else {}
+    trained = _refit(case, both, seeds, _missing(beside))
     case.tell("answering the test rows, once")
-    answers = _answers(case, winner, plain, trained, members) if "test" in case.about["rows"] else {}
+    answers = _answers(case, both, trained, members, beside) if tested else {}
     comparison = _compare(case, winner, plain, trained, answers)
     delivered, source = _deliver(case, winner, plain, trained, comparison)
     costs = _costs(case, judged, winner, plain)
@@ -190,15 +201,16 @@ def _judge_again(case: Case, plain: Trial | None) -> dict[int, list[float]]:
             for trial in again
             if not _again(case, trial, seed).exists()
         ]
-        until = case.deadline - reserve
-        case.work(requests, until)
+        done = case.work(requests, case.deadline - reserve)
+        for request, outcome in done:
+            if outcome.outcome == "collapsed" and request.trial != 0:
+                scores.pop(request.trial)  # its score was luck
+        again = [trial for trial in again if trial.number in scores]
+        if not all(_again(case, trial, seed).exists() for trial in again):
+            break  # a mean over more seeds is compared with another over as many, or not at all
         for trial in again:
-            path = _again(case, trial, seed)
-            if path.exists():
-                rows, outputs = predictions_of(path)
-                scores[trial.number].append(
-                    measure(case.about["kind"], case.metric, outputs, judged_targets(case)[rows])
-                )
+            rows, outputs = predictions_of(_again(case, trial, seed))
+            scores[trial.number].append(measure(case.about["kind"], case.metric, outputs, judged_targets(case)[rows]))
     return scores
 
 
@@ -235,19 +247,25 @@ def _winner(case: Case, judged: Mapping[int, list[float]]) -> Trial | None:
     return None if best is None or best.number == 0 else best
 
 
-def _refit(case: Case, trials: Sequence[Trial], seeds: int | None) -> dict[int, list[Path]]:
-    """The folders of each candidate trained on all rows: once for certain if there is time, then with more seeds."""
-    answers = sum(case.answer_seconds(trial) for trial in trials) * (1 + case.parts)
+def _refit(case: Case, trials: Sequence[Trial], seeds: int | None, beside: Sequence[Request]) -> dict[int, list[Path]]:
+    """The folders of each candidate trained on all rows: once for certain if there is time, then with more seeds.
+
+    Args:
+        case: What it is about.
+        trials: The candidates.
+        seeds: How often each; as often as the time allows, up to three, unless given.
+        beside: What a worker can do meanwhile that has none of them to train.
+    """
+    answers = 1.5 * sum(case.answer_seconds(trial) for trial in trials) / max(1, case.executor.workers)
     for seed in range(seeds or 3):
         missing = [trial for trial in trials if not (case.model(trial, seed) / "headhunt.json").exists()]
         cost = max((case.training_seconds(trial) for trial in missing), default=0.0)
         cost *= max(1.0, len(missing) / max(1, case.executor.workers))
         if seed and seeds is None and (case.deadline is None or cost * 1.3 + answers + 5 > case.left()):
             break
-        until = None if case.deadline is None else case.deadline - min(answers + 2.0, 0.5 * case.left())
-        case.work(
-            [case.request(trial, "refit", seed, checkpoint=str(case.model(trial, seed))) for trial in missing], until
-        )
+        until = None if case.deadline is None else case.deadline - min(answers + 3.0, 0.5 * case.left())
+        training = [case.request(one, "refit", seed, checkpoint=str(case.model(one, seed))) for one in missing]
+        case.work([*training, *(beside if not seed else ())], until)
     return {
         trial.number: [
             case.model(trial, seed) for seed in range(10) if (case.model(trial, seed) / "headhunt.json").exists()
@@ -298,29 +316,48 @@ def _save_ensemble(case: Case, members: Sequence[Trial]) -> str | None:
     return ENSEMBLE
 
 
+def _part_answers(case: Case, trials: Sequence[Trial]) -> dict[str, Request]:
+    """What asks the trainings of the parts for their answers to the test rows, by name.
+
+    They tell how far trainings of one candidate differ, and make the mean of the best.
+    """
+    wanted: dict[str, Request] = {}
+    for trial in {trial.number: trial for trial in trials}.values():
+        held, name = case.study.held(trial.number), f"parts-{trial.number:06d}"
+        if held is not None and trial.best and trial.best[0] == case.study.ladder.top:
+            path = case.folder.absolute() / "test" / f"{name}.npz"
+            wanted[name] = case.request(trial, "answer", resume=held, predictions=str(path))
+    return wanted
+
+
+def _missing(wanted: Mapping[str, Request]) -> list[Request]:
+    return [request for request in wanted.values() if not Path(request.predictions).exists()]
+
+
 def _answers(
     case: Case,
-    winner: Trial | None,
-    plain: Trial | None,
+    trials: Sequence[Trial],
     trained: Mapping[int, list[Path]],
     members: Sequence[Trial],
+    parts: Mapping[str, Request],
 ) -> dict[str, np.ndarray]:
     """What the models answer to the test rows, by name; those there was no time for are left out.
 
-    The trainings of the parts (`parts-N`) tell how far trainings of one candidate differ, and make the mean of the
-    best.
+    Args:
+        case: What it is about.
+        trials: The winner and the plain head, as far as there are.
+        trained: Their folders, trained on all rows.
+        members: Whose trainings make the mean of the best.
+        parts: What asks the trainings of the parts; those that have answered are not asked again.
     """
     folder = case.folder.absolute() / "test"
     wanted: dict[str, Request] = {}
-    for trial in [trial for trial in (winner, plain) if trial is not None]:
+    for trial in trials:
         for path in trained.get(trial.number, []):
             wanted[path.name] = case.request(
                 trial, "answer", resume=str(path), predictions=str(folder / f"{path.name}.npz")
             )
-    for trial in {t.number: t for t in (winner, plain, *members) if t is not None}.values():
-        held, name = case.study.held(trial.number), f"parts-{trial.number:06d}"
-        if held is not None and trial.best and trial.best[0] == case.study.ladder.top:
-            wanted[name] = case.request(trial, "answer", resume=held, predictions=str(folder / f"{name}.npz"))
+    wanted |= parts
     best = best_model(case.folder, case.state)
     if not any(trained.values()) and best is not None and case.state.trials:
         # No time for a training on all rows: what is delivered is tested all the same.
@@ -329,8 +366,7 @@ def _answers(
         wanted[best.name] = case.request(
             case.state.trials[0], "answer", resume=str(best.absolute()), predictions=str(path)
         )
-    missing = [request for request in wanted.values() if not Path(request.predictions).exists()]
-    case.work(missing, None if case.deadline is None else case.deadline - 1.0)
+    case.work(_missing(wanted), None if case.deadline is None else case.deadline - 1.0)
     found = {}
     for name, request in wanted.items():
         if Path(request.predictions).exists():
@@ -384,7 +420,7 @@ def _deliver(
     name, source = trainings[0] if trainings else ("best so far", best_model(case.folder, case.state))
     if source is not None:
         place(source, case.folder / MODEL)
-        if case.calibrate and case.about["kind"] == "classes":
+        if case.calibrate and case.about["kind"] == "classes" and trainings:
             _calibrate(case, case.folder / MODEL, winner if name == "winner" else plain)
     return name, source
 
@@ -482,11 +518,11 @@ def _result(
     if comparison is not None:
         told |= asdict(comparison)
         told["claim"] = "gain" if comparison.sure else "no gain"
-    result["verdict"] = {**told, "sentence": sentence(result, comparison)}
+    result["verdict"] = {**told, "sentence": sentence(result, comparison, delivered)}
     return result
 
 
-def sentence(result: Mapping[str, Any], comparison: Comparison | None) -> str:
+def sentence(result: Mapping[str, Any], comparison: Comparison | None, delivered: str = "winner") -> str:
     """The verdict as a careful person would write it."""
     metric = result["metric"]
     test = result.get("test", {})
@@ -496,6 +532,7 @@ def sentence(result: Mapping[str, Any], comparison: Comparison | None) -> str:
         name, scores = next(iter(test.items()))
         value = scores[metric]
         what = {"model": "The best candidate", "plain": "The plain head", "mean": "The mean of the best"}[name]
+        what = "The model that was ready in time" if delivered == "best so far" and name == "model" else what
         return (
             f"{what} reaches {_share(metric, value['value'])} on {result['test_rows']:,} test rows; it could not be "
             "compared with the plain head. headhunt verdict RUN does it."
@@ -509,6 +546,11 @@ def sentence(result: Mapping[str, Any], comparison: Comparison | None) -> str:
     if comparison.sure:
         sure = f"95 % interval {low} to {high}, p = {comparison.p:.2g}"
         return f"A reliable gain: the winner reaches {facts}; {mean} ({sure})."
+    if not many and comparison.low > 0:
+        return (
+            f"Not sure: the best candidate reaches {facts}, {mean} ({low} to {high} by the test rows alone); one "
+            "training of each says nothing of chance in training. headhunt verdict RUN trains more."
+        )
     return (
         f"No reliable gain: keep the plain head. The best candidate reaches {facts}; {mean}, and the 95 % interval "
         f"({low} to {high}) does not rule out that there is none."
@@ -590,8 +632,8 @@ def best_whole(study: Study, parts: int) -> Trial | None:
 def rank_whole(study: Study, parts: int, trial: Trial, rung: int) -> tuple[int, float, int] | None:
     """What candidates with a whole training are ranked by: the rung, the score, then who came first."""
     score = trial.results[rung].score
-    whole = study.ladder.fractions[rung] * parts >= 1 - 1e-9
-    return (rung, score, -trial.number) if whole and score is not None else None
+    trained = study.ladder.fractions[rung] * parts >= 1 - 1e-9
+    return (rung, score, -trial.number) if trained and score is not None else None
 
 
 def best_model(folder: Path, state: State) -> Path | None:

@@ -11,6 +11,7 @@ from headhunt.study.candidates import Candidates
 from headhunt.study.proposer import code_of, distribution
 
 FEWEST = 10  # results from which importances mean anything
+MOST = 300  # that are looked at: fANOVA takes seconds for as many, and hours for thousands
 
 
 def importances(state: State, candidates: Candidates) -> list[tuple[str, float]]:
@@ -31,7 +32,7 @@ def importances(state: State, candidates: Candidates) -> list[tuple[str, float]]
         )
         for trial in state.trials
         if trial.params and rung in trial.results and trial.results[rung].score is not None
-    ]
+    ][-MOST:]
     if len(known) < FEWEST:
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -164,12 +164,16 @@ class RayWorkers:
         except self._ray.exceptions.RayError as error:
             # One that was killed while it started says nothing of the next; one that could not be made does.
             self._false_starts += bool(getattr(error, "actor_init_failed", True))
-            if self._false_starts >= FALSE_STARTS:
+            if self._false_starts >= FALSE_STARTS and not (self._idle or self._jobs):
                 cause = getattr(error, "cause", None) or error
                 raise HeadhuntError(
                     f"Workers die before they are ready: {str(cause).strip().splitlines()[-1]}"
                 ) from None
-            self._replace(actor)
+            if self._false_starts < FALSE_STARTS:
+                self._replace(actor)
+            else:
+                self._end(actor)  # as on a node that is broken: the others go on without it
+                self.workers -= 1
 
     def _take(self, reference: Any) -> tuple[Request, Outcome]:
         job = self._jobs.pop(reference)

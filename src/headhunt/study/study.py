@@ -31,6 +31,7 @@ DRAW_AGAIN = 200  # how often then one is drawn at random before the space count
 GRACE = 2.0  # seconds after the deadline for workers that are just ending
 POLL = 0.5  # seconds after which the loop looks whether it should stop
 MARGIN = 1.1  # times what something should take, to be sure that it fits
+PREDICTIONS = 0.125  # of what checkpoints may take
 PATIENCE = (120.0, 10.0)  # a worker is ended after so many seconds, and so many times what the slowest so far took
 
 
@@ -108,7 +109,7 @@ class Study:
         }
         space = candidates.space.to_dict()
         run.begin({"space": space, "task": task, "settings": settings, "seed": seed, "versions": dict(versions or {})})
-        self._held = run.checkpoints()
+        self._held, self._predicted = run.checkpoints(), run.predicted()
         self._reason: str | None = None
         self._exhausted = False
         self._too_late: float | None = None  # the deadline for which nobody new was quick enough
@@ -350,6 +351,8 @@ class Study:
             self._check_target((rung, score) if kind == "ok" and score is not None else None)
         if held := size(self.run.checkpoint(number, rung)):
             self._held[number, rung] = held
+        if (predicted := self.run.predictions(number, rung)).exists():
+            self._predicted[number, rung] = predicted.stat().st_size
 
     def _check_target(self, best: tuple[int, float] | None) -> None:
         target = self.limits.target
@@ -370,9 +373,21 @@ class Study:
         self.run.drop(drop)
         for key in drop:
             del self._held[key]
+        self._forget(answered)
+
+    def _forget(self, answered: list[Request]) -> None:
+        """Keeps the predictions of a trial's highest rung, which hold those below, and of all what is worth most."""
+        done = [one for one in answered if (one.trial, one.rung) in self._predicted]
+        old = {(one.trial, rung) for one in done for rung in range(one.rung)}
+        old &= self._predicted.keys()
+        if self.disk is not None and sum(self._predicted.values()) > PREDICTIONS * self.disk:
+            old.update(droppable(self._predicted, self._kept(), int(0.9 * PREDICTIONS * self.disk)))
+        self.run.forget(old)
+        for key in old:
+            del self._predicted[key]
 
     def _kept(self) -> list[tuple[int, int]]:
         running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
         waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
         plain = [(0, step) for step in range(self.ladder.top + 1)]  # the verdict needs its trainings too
-        return plain + running + waiting + self.rungs.promising()
+        return list(dict.fromkeys(plain + running + waiting + self.rungs.promising()))
