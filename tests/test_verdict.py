@@ -128,6 +128,10 @@ def test_the_sentence_says_what_the_interval_says():
     assert told(0.05, -0.01, 0.11).startswith("No reliable gain: keep the plain head.")
     assert told(0.05, 0.02, 0.08, trainings=1).startswith("Not sure: the best candidate reaches 76.0 %")
     assert sentence({"metric": "accuracy"}, None).startswith("Not tested")
+    alone = {"metric": "accuracy", "test_rows": 9, "test": {"plain": {"accuracy": {"value": 0.5}}}}
+    assert sentence(alone, None).startswith("No other candidate was trained in full. The plain head reaches 50.0 %")
+    ready = {**alone, "test": {"model": {"accuracy": {"value": 0.5}}}}
+    assert sentence(ready, None, "best so far").startswith("The model that was ready in time reaches 50.0 %")
 
 
 def test_what_is_delivered_follows_from_the_verdict(tmp_path, encoders):

@@ -533,6 +533,11 @@ def sentence(result: Mapping[str, Any], comparison: Comparison | None, delivered
         value = scores[metric]
         what = {"model": "The best candidate", "plain": "The plain head", "mean": "The mean of the best"}[name]
         what = "The model that was ready in time" if delivered == "best so far" and name == "model" else what
+        if name == "plain":
+            return (
+                f"No other candidate was trained in full. {what} reaches {_share(metric, value['value'])} on "
+                f"{result['test_rows']:,} test rows. headhunt resume RUN --time 10m goes on."
+            )
         return (
             f"{what} reaches {_share(metric, value['value'])} on {result['test_rows']:,} test rows; it could not be "
             "compared with the plain head. headhunt verdict RUN does it."
