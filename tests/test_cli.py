@@ -123,6 +123,15 @@ def test_fit_without_a_spec_trains_the_plain_head_and_says_what_to_do_next(encod
     assert "model.py" not in {path.name for path in (tmp_path / "new" / "model").iterdir()}
 
 
+def test_fit_reads_as_much_of_a_text_as_was_asked_for(encoders, tmp_path):
+    header, rows = make_rows("classes", 40, 0)
+    data = write_csv(tmp_path / "data.csv", header, rows)
+    (tmp_path / "spec.json").write_text(json.dumps(QUICK))
+    words = ("--encoder", encoders(), "--spec", tmp_path / "spec.json", "--max-length", 16)
+    succeed("fit", data, "--out", tmp_path / "model", *words)
+    assert Predictor.load(tmp_path / "model").recipe.max_length == 16
+
+
 def test_fit_learns_and_keeps_what_it_was_told(models):
     folder, _, facts = models()
     assert facts["out"] == str(folder) and facts["test"]["scores"]["accuracy"]["value"] > 0.8

@@ -117,6 +117,24 @@ def test_a_search_that_is_resumed_gives_what_one_without_a_stop_gives(tmp_path, 
     ]
 
 
+def test_everything_in_a_search_reads_as_much_of_a_text_as_was_asked_for(tmp_path, encoders):
+    found = hunt(tmp_path, encoders(), trials=3, max_length=24)
+    assert {trial.spec["recipe"]["max_length"] for trial in found.state.trials} == {24}
+    assert found.load().recipe.max_length == 24
+    starter = json.loads((tmp_path / "run" / "models" / "starter" / "headhunt.json").read_text())
+    assert starter["recipe"]["max_length"] == 24
+    assert "--max-length 24" in found.settings.command(found.about, "default")
+
+
+@pytest.mark.parametrize("length", [7, 65])
+def test_more_than_the_encoder_can_take_is_refused(tmp_path, encoders, length):
+    with pytest.raises(HeadhuntError, match=rf"must be 8 to 64 tokens .* found {length}"):
+        hunt(tmp_path, encoders(), max_length=length)
+    with pytest.raises(HeadhuntError, match=rf"must be 8 to 64 tokens .* found {length}"):
+        headhunt.fit(task(), encoder=encoders(), max_length=length)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_target_ends_it(tmp_path, encoders):
     found = hunt(tmp_path, encoders(), target=0.01, trials=None)
     assert found.state.ended == "target" and found.model_dir is not None

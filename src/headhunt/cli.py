@@ -94,6 +94,10 @@ RunFolder = Annotated[Path, typer.Argument(help="The run directory of a search."
 Text = Annotated[str | None, typer.Option(help="Column with the text; found by itself where that is plain.")]
 TextB = Annotated[str | None, typer.Option(help="Column with the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="Column with the label.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens read of a text; the rest is cut.", show_default="128, or what the spec or space says"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str | None, typer.Option(help="cuda, mps or cpu; the fastest there is unless given.")]
 
@@ -108,6 +112,7 @@ def fit(
     spec: Annotated[
         Path | None, typer.Option(help="JSON file with the candidate; the plain head unless given.")
     ] = None,
+    max_length: MaxLength = None,
     text: Text = None,
     text_b: TextB = None,
     label: Label = None,
@@ -149,6 +154,7 @@ def fit(
             task,
             encoder=encoder,
             spec=candidate,
+            max_length=max_length,
             out=out,
             seed=seed,
             device=device,
@@ -181,6 +187,7 @@ def search(
     time: Time = "10m",
     trials: Annotated[int | None, typer.Option(help="Candidates at most.")] = None,
     target: Annotated[float | None, typer.Option(help="A score that ends the search.")] = None,
+    max_length: MaxLength = None,
     text: Text = None,
     text_b: TextB = None,
     label: Label = None,
@@ -235,6 +242,7 @@ def search(
         max_latency=max_latency,
         max_size=max_size,
         calibrate=calibrate,
+        max_length=max_length,
         view=SearchView(metric or DEFAULT_METRIC[task.kind]),
     )
     show_search(found, json_)

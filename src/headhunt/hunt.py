@@ -63,6 +63,7 @@ class Settings:
     max_latency: float | None = None
     max_size: float | None = None
     calibrate: bool = False
+    max_length: int | None = None
 
     def write(self, folder: Path) -> None:
         """Keeps the settings."""
@@ -91,6 +92,7 @@ class Settings:
         columns = about["columns"]
         given: dict[str, Any] = {
             "--encoder": self.encoder,
+            "--max-length": self.max_length,
             "--time": "none" if self.time is None else f"{self.time:g}s",
             "--trials": self.trials,
             "--target": self.target,
@@ -219,6 +221,7 @@ def search(
     max_latency: str | float | None = None,
     max_size: str | float | None = None,
     calibrate: bool = False,
+    max_length: int | None = None,
     view: View | Literal[False] | None = None,
     **options: Any,
 ) -> Search:
@@ -243,6 +246,7 @@ def search(
         max_latency: Milliseconds one text may take in the median, as 20 or "20ms", on one thread of a CPU or a GPU.
         max_size: Megabytes of weights, as 60 or "60MB".
         calibrate: Whether the delivered model's probabilities are set right by a temperature.
+        max_length: Tokens that every candidate reads of a text, the rest is cut; 128 unless given, or the space says.
         view: Who is shown how it goes; a card in a notebook unless given, nobody where False.
         options: Passed on to `Task.load`: text, text_b, label, kind, test, limit …
 
@@ -257,6 +261,10 @@ def search(
     check_metric(task.kind, metric)
     encoder = encoder or DEFAULT_ENCODER
     layers = layers_in(encoder, trust_remote_code)
+    if max_length is not None:
+        from headhunt.modeling.build import check_length
+
+        check_length(max_length, encoder, trust_remote_code)
     chosen = space if isinstance(space, Space) else Space.load(str(space), layers)
     folder = Path(out) if out is not None else free_folder(task.name)
     if (folder / "ledger.jsonl").exists():
@@ -278,6 +286,7 @@ def search(
         max_latency=amount(max_latency, {"ms": 1.0, "s": 1000.0}, "latency", "20ms"),
         max_size=amount(max_size, {"mb": 1.0, "gb": 1000.0, "kb": 0.001}, "size", "60MB"),
         calibrate=calibrate,
+        max_length=max_length,
     )
     save_task(task, folder / TASK)
     settings.write(folder)
@@ -412,7 +421,7 @@ class _Hunt:
         """Searches, reaches the verdict, and gives back what was found."""
         with self.open() as study:
             if study.state.model is None:
-                study.chores.append(self._starter())
+                study.chores.append(self._starter(study.candidates.plain().recipe.max_length))
             self.stage = "searching"
             with interruptible(self._interrupt):
                 reason = study.go()
@@ -468,7 +477,14 @@ class _Hunt:
         layers = layers_in(settings.encoder, settings.trust_remote_code)
         return Study(
             run,
-            Candidates(space, encoder=settings.encoder, pair=pair, rows=self.rows, layers=layers),
+            Candidates(
+                space,
+                encoder=settings.encoder,
+                pair=pair,
+                rows=self.rows,
+                layers=layers,
+                max_length=settings.max_length,
+            ),
             executor,
             strategy=settings.strategy,
             limits=Limits(left, settings.trials, settings.target),
@@ -485,9 +501,9 @@ class _Hunt:
         if self.study is not None:
             self.study.stop("interrupted")
 
-    def _starter(self) -> Request:
+    def _starter(self, max_length: int) -> Request:
         """The first model: the mean of the token vectors and one layer, on the encoder as it came. It takes seconds."""
-        recipe = Recipe(epochs=20.0, rate=1e-2, freeze="all")
+        recipe = Recipe(epochs=20.0, rate=1e-2, freeze="all", max_length=max_length)
         head = {"pooling": "mean"} | ({"siamese": "concat"} if self.about["columns"]["text_b"] is not None else {})
         spec = Spec.from_dict({"encoder": self.settings.encoder, "head": head, "recipe": asdict(recipe)})
         return Request(

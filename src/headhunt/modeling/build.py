@@ -74,6 +74,18 @@ def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
         return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
 
 
+def check_length(tokens: int, encoder: str, trust_remote_code: bool = False) -> None:
+    """Refuses to read more of a text than the encoder can take, or next to nothing.
+
+    Raises:
+        ModelError: If so.
+    """
+    known = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
+    longest = known if known and known > 0 else 32768  # what a recipe may hold
+    if not 8 <= tokens <= longest:
+        raise ModelError(f"The maximum length must be 8 to {longest} tokens with {encoder!r}; found {tokens}.")
+
+
 def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:
     """The encoder's tokenizer, with truncation and padding that its file may carry switched off."""
     with quiet(), explained(encoder):
