@@ -386,6 +386,16 @@ def test_an_unknown_space_is_refused(tmp_path):
 # ------------------------------------------------------------------------------------------------ processes
 
 
+@pytest.mark.parametrize(
+    ("command", "default"), [("search", "a new one in runs/"), ("search", "10m"), ("resume", "what was left")]
+)
+def test_help_shows_defaults_that_are_said_in_words(command, default, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(succeed(command, "--help").replace("│", " ").split())
+    assert "╭" in shown  # Rich's boxes, for which brackets in a help text are markup
+    assert f"[default: ({default})]" in shown or f"[default: {default}]" in shown
+
+
 def test_importing_and_asking_for_help_load_nothing_heavy():
     heavy = "[name for name in ('torch', 'transformers', 'pandas', 'pyarrow', 'scipy') if name in sys.modules]"
     code = f"import sys, headhunt; assert 'fit' in dir(headhunt); print({heavy})"

@@ -107,7 +107,7 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")],
     encoder: Annotated[
-        str | None, typer.Option(help="Hugging Face name or folder.  [default: the spec's, or all-MiniLM-L6-v2]")
+        str | None, typer.Option(help="Hugging Face name or folder.", show_default="the spec's, or all-MiniLM-L6-v2")
     ] = None,
     spec: Annotated[
         Path | None, typer.Option(help="JSON file with the candidate; the plain head unless given.")
@@ -175,14 +175,16 @@ def fit(
 Time = Annotated[
     str | None, typer.Option(help="As 90s, 10m, 1h30m or none; all in: loading, searching, the last training.")
 ]
-Workers = Annotated[int | None, typer.Option(help="Processes; 0 trains in this one.  [default: one per core or GPU]")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes; 0 trains in this one.", show_default="one per core or GPU")
+]
 Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster.")]
 
 
 @app.command()
 def search(
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="Run directory.  [default: a new one in runs/]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.", show_default="a new one in runs/")] = None,
     encoder: Annotated[str, typer.Option(help="Hugging Face name or folder.")] = DEFAULT_ENCODER,
     time: Time = "10m",
     trials: Annotated[int | None, typer.Option(help="Candidates at most.")] = None,
@@ -253,7 +255,7 @@ def search(
 @app.command()
 def resume(
     run: RunFolder,
-    time: Annotated[str | None, typer.Option(help="How much longer.  [default: what was left]")] = None,
+    time: Annotated[str | None, typer.Option(help="How much longer.", show_default="what was left")] = None,
     trials: Annotated[int | None, typer.Option(help="Candidates at most, those before included.")] = None,
     workers: Workers = None,
     ray: Ray = None,
@@ -271,7 +273,7 @@ def resume(
 def verdict(
     run: RunFolder,
     seeds: Annotated[int, typer.Option(help="Trainings of the winner and of the plain head.")] = 3,
-    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    time: Annotated[str | None, typer.Option(help="How long it may take.", show_default="as long as it takes")] = None,
     workers: Workers = None,
     json_: Json = False,
 ) -> None:
@@ -287,7 +289,7 @@ def verdict(
 def ablate(
     run: RunFolder,
     seeds: Annotated[int, typer.Option(help="How often each variant is judged.")] = 1,
-    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    time: Annotated[str | None, typer.Option(help="How long it may take.", show_default="as long as it takes")] = None,
     workers: Workers = None,
     json_: Json = False,
 ) -> None:
@@ -373,11 +375,11 @@ def predict(
     text_b: TextB = None,
     device: Device = None,
     workers: Annotated[
-        int | None, typer.Option(help="Corpus: processes; 0 labels in this one.  [default: one per core or GPU]")
+        int | None, typer.Option(help="Corpus: processes; 0 labels in this one.", show_default="one per core or GPU")
     ] = None,
     ray: Ray = None,
     keep: Annotated[
-        str | None, typer.Option(help="Corpus: columns to take over, as id,text; none for none.  [default: all]")
+        str | None, typer.Option(help="Corpus: columns to take over, as id,text; none for none.", show_default="all")
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Corpus: write those of all labels.")] = False,
     shard_rows: Annotated[int, typer.Option(min=1, help="Corpus: rows of a shard.")] = 16384,
@@ -442,9 +444,10 @@ def serve(
     token: Annotated[
         str | None, typer.Option(envvar="HEADHUNT_TOKEN", help="What clients have to show; better in the environment.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Cores to compute with.  [default: all]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Cores to compute with.", show_default="all")] = None,
     lanes: Annotated[
-        int | None, typer.Option(help="Forward passes at a time; 1 answers a lone text fastest.  [default: threads]")
+        int | None,
+        typer.Option(help="Forward passes at a time; 1 answers a lone text fastest.", show_default="threads"),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Texts of a forward pass.")] = 32,
     max_queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused with 429.")] = 512,
