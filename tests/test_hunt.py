@@ -11,8 +11,10 @@ import time
 
 import pytest
 from conftest import sentences
+from typer.testing import CliRunner
 
 import headhunt
+from headhunt.cli import app
 from headhunt.data import Task, open_task
 from headhunt.errors import HeadhuntError
 from headhunt.hunt import Search, free_folder, seconds
@@ -168,6 +170,22 @@ def test_a_used_up_time_is_told(tmp_path, encoders):
         headhunt.resume(tmp_path / "run")
     going = headhunt.resume(tmp_path / "run", time="4s")
     assert going.state.elapsed > 3
+
+
+def command(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(map(str, words)), terminal_width=200)
+    return done.exit_code, done.output
+
+
+def test_a_search_without_a_model_says_so_and_is_no_success(tmp_path, encoders, monkeypatch):
+    found = hunt(tmp_path, encoders(), trials=1)
+    monkeypatch.setattr("headhunt.verdict.best_model", lambda *_: None)
+    code, told = command("resume", tmp_path / "run", "--trials", 1)
+    assert code == 2 and "headhunt resume" in told and "--time 10m" in told, told
+    code, told = command("status", tmp_path / "run")
+    assert code == 0 and "no model yet" in told
+    with pytest.raises(RunError, match="headhunt resume"):
+        found.load()
 
 
 def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):

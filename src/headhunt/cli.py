@@ -247,9 +247,7 @@ def search(
         max_length=max_length,
         view=SearchView(metric or DEFAULT_METRIC[task.kind]),
     )
-    show_search(found, json_)
-    if not json_:
-        report(found.run_dir)
+    end_search(found, json_)
 
 
 @app.command()
@@ -266,7 +264,7 @@ def resume(
     from headhunt.progress import SearchView
 
     view = SearchView(hunt.Settings.read(run).metric)
-    show_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
+    end_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
 
 
 @app.command()
@@ -642,6 +640,21 @@ def show_evaluation(found: Evaluation, predictor: Predictor | Ensemble) -> None:
         console.print(table)
 
 
+def end_search(found: Search, as_json: bool) -> None:
+    """Prints what a search ended with and writes its report.
+
+    Raises:
+        HeadhuntError: If that is no model.
+    """
+    from headhunt.hunt import no_model
+
+    show_search(found, as_json)
+    if not as_json:
+        report(found.run_dir)
+    if found.model_dir is None:
+        raise HeadhuntError(no_model(found.run_dir))
+
+
 def show_search(search: Search, as_json: bool) -> None:
     """Prints what a search has found so far, or at its end."""
     from rich.console import Console
@@ -687,6 +700,8 @@ def show_search(search: Search, as_json: bool) -> None:
     if model is not None:
         example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
         console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)
+    else:
+        console.print("no model yet")
 
 
 def show_space(space: Space) -> None:

@@ -197,8 +197,13 @@ class Search:
 
         folder = self.model_dir
         if folder is None:
-            raise RunError(f"{self.run_dir} has no model yet.")
+            raise RunError(no_model(self.run_dir))
         return Predictor.load(folder)
+
+
+def no_model(folder: Path) -> str:
+    """What to do where a search has not come to its first model."""
+    return f"There is no model in {folder} yet; go on searching: headhunt resume {folder} --time 10m"
 
 
 def search(
