@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from conftest import sentences
@@ -17,7 +19,8 @@ import headhunt
 from headhunt.cli import app
 from headhunt.data import Task, open_task
 from headhunt.errors import HeadhuntError
-from headhunt.hunt import Search, free_folder, seconds
+from headhunt.evaluation import METRICS
+from headhunt.hunt import Search, check_target, free_folder, seconds
 from headhunt.ledger import RunError
 from headhunt.space import Space
 
@@ -186,6 +189,26 @@ def test_a_search_without_a_model_says_so_and_is_no_success(tmp_path, encoders, 
     assert code == 0 and "no model yet" in told
     with pytest.raises(RunError, match="headhunt resume"):
         found.load()
+
+
+def test_a_used_up_time_can_be_lifted(tmp_path, encoders):
+    found = hunt(tmp_path, encoders(), time="3s", trials=None)
+    replace(found.settings, trials=1).write(tmp_path / "run")
+    assert headhunt.resume(tmp_path / "run", time="none").state.ended == "trials"
+
+
+@pytest.mark.parametrize(("target", "metric", "most"), [(90, "accuracy", 1), (0.5, "mse", 0), (math.nan, "mcc", 1)])
+def test_a_target_that_no_score_can_reach_is_refused(target, metric, most):
+    with pytest.raises(HeadhuntError, match=f"at most {most}, as .* found {target:g}"):
+        check_target(target, metric)
+    check_target(most, metric)
+
+
+def test_help_names_the_metrics_of_every_kind(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    told = " ".join(command("search", "--help")[1].replace("│", " ").split())
+    for kind, names in METRICS.items():
+        assert f"{kind}: {', '.join(names)}" in told.replace("Classes", "classes")
 
 
 def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):

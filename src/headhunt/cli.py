@@ -178,6 +178,14 @@ Time = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="Processes; 0 trains in this one.", show_default="one per core or GPU")
 ]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="What candidates are compared by. Classes: accuracy, macro_f1, weighted_f1, mcc; "
+        "labels: accuracy, macro_f1, weighted_f1, micro_f1; number: mse, pearson, spearman.",
+        show_default="accuracy; micro_f1 for labels, spearman for a number",
+    ),
+]
 Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster.")]
 
 
@@ -188,7 +196,7 @@ def search(
     encoder: Annotated[str, typer.Option(help="Hugging Face name or folder.")] = DEFAULT_ENCODER,
     time: Time = "10m",
     trials: Annotated[int | None, typer.Option(help="Candidates at most.")] = None,
-    target: Annotated[float | None, typer.Option(help="A score that ends the search.")] = None,
+    target: Annotated[float | None, typer.Option(help="A score that ends the search, as 0.9; for mse as -0.1.")] = None,
     max_length: MaxLength = None,
     text: Text = None,
     text_b: TextB = None,
@@ -198,7 +206,7 @@ def search(
     limit: Annotated[int | None, typer.Option(help="Train on this many rows, drawn by the seed.")] = None,
     space: Annotated[str, typer.Option(help="default, paper, or a TOML or JSON file.")] = "default",
     strategy: Annotated[Strategy, typer.Option(help="How candidates are chosen.")] = Strategy.bohb,
-    metric: Annotated[str | None, typer.Option(help="What candidates are compared by.")] = None,
+    metric: Metric = None,
     workers: Workers = None,
     ray: Ray = None,
     seed: Annotated[int, typer.Option(help="For everything that is left to chance.")] = 0,
@@ -253,7 +261,9 @@ def search(
 @app.command()
 def resume(
     run: RunFolder,
-    time: Annotated[str | None, typer.Option(help="How much longer.", show_default="what was left")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="How much longer, as 10m, or none.", show_default="what was left")
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Candidates at most, those before included.")] = None,
     workers: Workers = None,
     ray: Ray = None,

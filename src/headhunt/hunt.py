@@ -238,7 +238,7 @@ def search(
         encoder: A Hugging Face name or a folder.
         time: Seconds, or as "90s", "10m", "1h30m", from now until all is done; None for no limit.
         trials: Candidates at most.
-        target: A score that ends the search.
+        target: A score that ends the search, at most 1, as 0.9; for mse, which counts as its negative, below 0.
         space: "default", "paper", a file, or a `Space`.
         strategy: How candidates are chosen.
         metric: What candidates are compared by; accuracy unless the task asks for another.
@@ -264,6 +264,7 @@ def search(
     task = data if isinstance(data, Task) else Task.load(data, seed=seed, **options)
     metric = metric or DEFAULT_METRIC[task.kind]
     check_metric(task.kind, metric)
+    check_target(target, metric)
     encoder = encoder or DEFAULT_ENCODER
     layers = layers_in(encoder, trust_remote_code)
     if max_length is not None:
@@ -311,7 +312,7 @@ def resume(
 
     Args:
         folder: The run directory.
-        time: How much longer; what was left of the first limit unless given.
+        time: How much longer, "none" for no limit; what was left of the first limit unless given.
         trials: Candidates at most, those before included; as first asked unless given.
         workers: As for `search`; as first asked unless given.
         ray: As for `search`.
@@ -322,7 +323,7 @@ def resume(
     settings = Settings.read(folder)
     state = Run(folder).state if (folder / "ledger.jsonl").exists() else State()  # it may have died before
     limit = seconds(time)
-    if limit is None and settings.time is not None:
+    if time is None and settings.time is not None:
         limit = 0.0 if state.ended == "time" else settings.time - state.elapsed
         if limit <= 0 and trials is None:
             raise RunError(
@@ -648,6 +649,17 @@ def seconds(time: str | float | None) -> float | None:
     if not found or sum(found) <= 0 or not math.isfinite(sum(found)):
         raise HeadhuntError(f"The time must be as 90s, 10m or 1h30m; found {time!r}.")
     return found[0] * 3600 + found[1] * 60 + found[2]
+
+
+def check_target(target: float | None, metric: str) -> None:
+    """Refuses a target that no score can reach.
+
+    Raises:
+        HeadhuntError: If it is one.
+    """
+    most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
+    if target is not None and not target <= most:
+        raise HeadhuntError(f"The target must be at most {most}, as {example}; found {target:g}.")
 
 
 def amount(given: str | float | None, units: Mapping[str, float], what: str, example: str) -> float | None:
