@@ -211,6 +211,19 @@ def test_help_names_the_metrics_of_every_kind(monkeypatch):
         assert f"{kind}: {', '.join(names)}" in told.replace("Classes", "classes")
 
 
+def test_whatever_adds_to_a_search_writes_its_report_again(tmp_path, encoders, monkeypatch):
+    found = hunt(tmp_path, encoders(), trials=1)
+    item = {"name": "mean in place of max", "difference": -0.02, "low": -0.03, "high": 0.01}
+    why = {"metric": "accuracy", "base": {"score": 0.9}, "rows": 58, "items": [item], "failed": []}
+    monkeypatch.setattr("headhunt.hunt.deepen", lambda *_, **__: found)
+    monkeypatch.setattr("headhunt.hunt.explain", lambda *_, **__: why)
+    for words in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
+        code, told = command(words[0], tmp_path / "run", *words[1:])
+        assert code == 0, told
+        assert "report in" in told
+        (tmp_path / "run" / "report.html").unlink()
+
+
 def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):
     with pytest.raises(HeadhuntError, match="encoder must be"):
         hunt(tmp_path, str(tmp_path / "nothing"))

@@ -290,7 +290,7 @@ def verdict(
     from headhunt.progress import SearchView
 
     view = SearchView(hunt.Settings.read(run).metric)
-    show_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
+    end_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
 
 
 @app.command()
@@ -315,6 +315,7 @@ def ablate(
         print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
     for name in found["failed"]:
         print(f"not judged: {name}")
+    report(run)
 
 
 @app.command()
@@ -466,7 +467,7 @@ def serve(
     max_slow: Annotated[float, typer.Option(help="Seconds a client may take to send a request.")] = 10.0,
     max_drain: Annotated[float, typer.Option(help="Seconds to finish what is queued when told to stop.")] = 30.0,
 ) -> None:
-    """Answer over HTTP: /predict, /health, /metrics, and a description on /docs. SIGTERM finishes what is queued."""
+    """Answer over HTTP: /predict, /health, /metrics, and a page to try it on at /. SIGTERM finishes what is queued."""
     from headhunt.delivery import serve as service
     from headhunt.delivery.asking import Limits
 
