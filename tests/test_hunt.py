@@ -221,6 +221,7 @@ def test_whatever_adds_to_a_search_writes_its_report_again(tmp_path, encoders, m
         code, told = command(words[0], tmp_path / "run", *words[1:])
         assert code == 0, told
         assert "report in" in told
+        assert ("below 0: it helped" in told) == (words == ["ablate"])
         (tmp_path / "run" / "report.html").unlink()
 
 

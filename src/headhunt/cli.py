@@ -311,6 +311,7 @@ def ablate(
         print(json.dumps(found, ensure_ascii=False))
         return
     print(f"winner: {found['metric']} {found['base']['score']:.4f} on {found['rows']:,} rows it was not trained on")
+    print("change of the score when this is taken out (95 % interval); below 0: it helped")
     for item in found["items"]:
         print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
     for name in found["failed"]:

@@ -64,7 +64,8 @@ def explained(encoder: str) -> Iterator[None]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
-            f"{encoder!r} cannot be loaded ({reason}). Check the name, the folder, and the network."
+            f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
+            "offline, give a folder: --encoder DIR."
         ) from None
 
 
