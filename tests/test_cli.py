@@ -192,6 +192,7 @@ def test_predict_writes_csv_and_json_lines(models, tmp_path):
     assert succeed("predict", folder, "--input", test, "--out", tmp_path / "a.csv") == ""
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["text", "input_label", "label", "probability"]  # its own label column keeps its cells
     assert [row["text"] for row in rows] == texts and [row["label"] for row in rows] == [row.label for row in found]
     assert [float(row["probability"]) for row in rows] == pytest.approx([row.probability for row in found], abs=1e-5)
     succeed("predict", folder, "--input", test, "--out", tmp_path / "a.jsonl")
@@ -200,6 +201,24 @@ def test_predict_writes_csv_and_json_lines(models, tmp_path):
     first = json.loads(printed.splitlines()[0])
     assert first["text"] == texts[0] and first["probabilities"].keys() == {"bad", "good"}
     assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "a.jsonl"}
+
+
+def test_predict_takes_over_all_columns_of_a_file(models, tmp_path):
+    folder, _, _ = models()
+    data = write_csv(tmp_path / "new.csv", "id,review,probability", [("007", "a good film", "x, y"), ("8", "bad", "")])
+    succeed("predict", folder, "--input", data, "--text", "review", "--out", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["id", "review", "input_probability", "label", "probability"]
+    assert [(row["id"], row["review"], row["input_probability"]) for row in rows] == [
+        ("007", "a good film", "x, y"),
+        ("8", "bad", ""),
+    ]
+    printed = succeed("predict", folder, "--input", data, "--text", "review", "--json")
+    first = json.loads(printed.splitlines()[0])
+    assert list(first) == ["id", "review", "input_probability", "label", "probability", "probabilities"]
+    succeed("predict", folder, "--out", tmp_path / "none.csv", stdin=b"")
+    assert (tmp_path / "none.csv").read_text().strip() == "text,label,probability"
 
 
 def test_predict_pairs(models, tmp_path):
@@ -213,7 +232,7 @@ def test_predict_pairs(models, tmp_path):
     piped = "\n".join(map("\t".join, zip(first, second, strict=True))).encode()
     assert succeed("predict", folder, stdin=piped).splitlines() == expected
     succeed("predict", folder, "--input", test, "--out", tmp_path / "a.csv")
-    assert (tmp_path / "a.csv").read_text().startswith("text,text_b,label,probability")
+    assert (tmp_path / "a.csv").read_text().startswith("text,text_b,input_label,label,probability")
     refuse("predict", folder, "one", "two", "three", saying=["even number", "found 3"])
     refuse("predict", folder, saying=["one tab between", "line 2 has 1"], stdin=b"a\tb\nonly one\n")
 

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -379,7 +379,10 @@ def predict(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="A .csv or .jsonl file; or a folder or URL: a corpus, labelled shard by shard on Ray."),
+        typer.Option(
+            help="A .csv or .jsonl file: all columns of the input, then label and probability (a column of the input "
+            "that has such a name becomes input_label); or a folder or URL: a corpus, labelled shard by shard on Ray."
+        ),
     ] = None,
     text: Text = None,
     text_b: TextB = None,
@@ -415,12 +418,12 @@ def predict(
     with writer(predictor, Path(out) if out else None, json_) as write:
         if texts:
             for batch in given(texts, predictor.pair):
-                write(*batch, predictor.predict(*batch))
+                write(named(*batch), predictor.predict(*batch))
         elif input_ and input_ != "-":
             predict_file(predictor, input_, text, text_b, write)
         else:
             for batch in piped(predictor.pair):
-                write(*batch, predictor.predict(*batch))
+                write(named(*batch), predictor.predict(*batch))
 
 
 @app.command()
@@ -516,6 +519,11 @@ def given(texts: list[str], pair: bool) -> Iterator[Batch]:
         yield texts[::2], texts[1::2]
 
 
+def named(texts: list[str], texts_b: list[str] | None) -> dict[str, list[Any]]:
+    """Texts as columns."""
+    return {"text": texts} if texts_b is None else {"text": texts, "text_b": texts_b}
+
+
 def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
     """Lines of standard input in batches; the first ones are small, so that answers begin at once."""
     size, rows = 8, []
@@ -539,7 +547,7 @@ def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
 def predict_file(
     predictor: Predictor | Ensemble, source: str, text: str | None, text_b: str | None, write: Any
 ) -> None:
-    """Labels a file window by window, so that its size does not matter."""
+    """Labels a file window by window, so that its size does not matter; all its columns are taken over."""
     from headhunt.data import load_texts
     from headhunt.predictor import WINDOW
     from headhunt.progress import counting_bar
@@ -549,7 +557,8 @@ def predict_file(
         for start in range(0, len(rows), WINDOW):
             texts, second = rows.texts(start, start + WINDOW), rows.texts_b(start, start + WINDOW)
             found = predictor.outputs(texts, second, progress=advance)
-            write(texts, second, [predictor.prediction(row) for row in found])
+            columns = {name: rows.rows.read(name, start, start + WINDOW) for name in rows.rows.table.column_names}
+            write({name: cells.to_pylist() for name, cells in columns.items()}, map(predictor.prediction, found))
 
 
 def is_folder(out: str) -> bool:
@@ -592,7 +601,10 @@ def predict_corpus(model: Path, source: str, out: str, as_json: bool, **options:
 
 @contextmanager
 def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> Iterator[Any]:
-    """A function that writes texts and their predictions: JSON lines, CSV, or `label<TAB>probability`."""
+    """A function that writes columns and their predictions: JSON lines, CSV, or `label<TAB>probability`.
+
+    A column that has the name of one of ours becomes `input_NAME`, as in a corpus.
+    """
     import csv
 
     as_json = as_json or bool(out and out.suffix == ".jsonl")
@@ -602,24 +614,31 @@ def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> 
     except OSError as error:
         raise HeadhuntError(f"--out must be a file that can be written; {out}: {error.strerror}.") from None
     table = csv.writer(stream)
-    if out and not as_json:
-        table.writerow(["text", *(["text_b"] if predictor.pair else []), "label", "probability"])
+    ours = ["label", "probability", *(["probabilities"] if as_json else [])]
+    begun = False
 
-    def write(texts: list[str], texts_b: list[str] | None, found: list[Prediction]) -> None:
-        for i, row in enumerate(found):
+    def write(columns: dict[str, list[Any]], found: Iterable[Prediction]) -> None:
+        nonlocal begun
+        names = beside(ours, list(columns))
+        if out and not as_json and not begun:
+            table.writerow([*names, *ours])
+        begun = True
+        for *cells, row in zip(*columns.values(), found, strict=True):
             words = "|".join(row.label) if isinstance(row.label, list) else row.label
             if as_json:
-                extra = {} if texts_b is None else {"text_b": texts_b[i]}
                 answer = {"label": row.label, "probability": row.probability, "probabilities": row.probabilities}
-                print(json.dumps({"text": texts[i], **extra, **answer}, ensure_ascii=False), file=stream)
+                given = dict(zip(names, cells, strict=True))
+                print(json.dumps({**given, **answer}, ensure_ascii=False, default=str), file=stream)
             elif out:
-                table.writerow([texts[i], *([] if texts_b is None else [texts_b[i]]), words, row.probability])
+                table.writerow([*map(cell_words, cells), words, row.probability])
             else:
                 print(words if row.probability is None else f"{words}\t{row.probability:.4f}", file=stream)
         stream.flush()
 
     try:
         yield write
+        if not begun:  # no texts: a table of no rows
+            write({name: [] for name in (("text", "text_b") if predictor.pair else ("text",))}, [])
     except BaseException:
         if partial:
             stream.close()
@@ -628,6 +647,22 @@ def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> 
     if partial and out:
         stream.close()
         partial.replace(out)
+
+
+def beside(ours: list[str], theirs: list[str]) -> list[str]:
+    """Names for the columns of the input that none of ours and no other of theirs has."""
+    names: list[str] = []
+    for name in theirs:
+        new = name
+        while new in ours or new in names or (new != name and new in theirs):
+            new = f"input_{new}"
+        names.append(new)
+    return names
+
+
+def cell_words(cell: Any) -> Any:
+    """A cell as CSV can hold it."""
+    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, list | dict) else cell
 
 
 def show_evaluation(found: Evaluation, predictor: Predictor | Ensemble) -> None:
