@@ -286,7 +286,11 @@ BAD_INPUTS = [
         csv_file(as_csv([(f"text {w}", f"c{w}") for w in "abcdefghi"])),
         ["none can be held out", "per class"],
     ),
-    ("all rows the same", csv_file(as_csv([("a text", "ab"[at % 2]) for at in range(20)])), ["none can be held out"]),
+    (
+        "all rows the same",
+        csv_file(as_csv([("a text", "ab"[at % 2]) for at in range(20)])),
+        ["none can be held out", "numbers are not compared"],
+    ),
     ("unknown kind", csv_file(as_csv(), kind="ranking"), ["'ranking'", "classes, labels, number"]),
     (
         "lists as classes",

@@ -123,6 +123,15 @@ def test_fit_without_a_spec_trains_the_plain_head_and_says_what_to_do_next(encod
     assert "model.py" not in {path.name for path in (tmp_path / "new" / "model").iterdir()}
 
 
+def test_fit_reads_as_much_of_a_text_as_was_asked_for(encoders, tmp_path):
+    header, rows = make_rows("classes", 40, 0)
+    data = write_csv(tmp_path / "data.csv", header, rows)
+    (tmp_path / "spec.json").write_text(json.dumps(QUICK))
+    words = ("--encoder", encoders(), "--spec", tmp_path / "spec.json", "--max-length", 16)
+    succeed("fit", data, "--out", tmp_path / "model", *words)
+    assert Predictor.load(tmp_path / "model").recipe.max_length == 16
+
+
 def test_fit_learns_and_keeps_what_it_was_told(models):
     folder, _, facts = models()
     assert facts["out"] == str(folder) and facts["test"]["scores"]["accuracy"]["value"] > 0.8
@@ -183,6 +192,7 @@ def test_predict_writes_csv_and_json_lines(models, tmp_path):
     assert succeed("predict", folder, "--input", test, "--out", tmp_path / "a.csv") == ""
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["text", "input_label", "label", "probability"]  # its own label column keeps its cells
     assert [row["text"] for row in rows] == texts and [row["label"] for row in rows] == [row.label for row in found]
     assert [float(row["probability"]) for row in rows] == pytest.approx([row.probability for row in found], abs=1e-5)
     succeed("predict", folder, "--input", test, "--out", tmp_path / "a.jsonl")
@@ -191,6 +201,24 @@ def test_predict_writes_csv_and_json_lines(models, tmp_path):
     first = json.loads(printed.splitlines()[0])
     assert first["text"] == texts[0] and first["probabilities"].keys() == {"bad", "good"}
     assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "a.jsonl"}
+
+
+def test_predict_takes_over_all_columns_of_a_file(models, tmp_path):
+    folder, _, _ = models()
+    data = write_csv(tmp_path / "new.csv", "id,review,probability", [("007", "a good film", "x, y"), ("8", "bad", "")])
+    succeed("predict", folder, "--input", data, "--text", "review", "--out", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["id", "review", "input_probability", "label", "probability"]
+    assert [(row["id"], row["review"], row["input_probability"]) for row in rows] == [
+        ("007", "a good film", "x, y"),
+        ("8", "bad", ""),
+    ]
+    printed = succeed("predict", folder, "--input", data, "--text", "review", "--json")
+    first = json.loads(printed.splitlines()[0])
+    assert list(first) == ["id", "review", "input_probability", "label", "probability", "probabilities"]
+    succeed("predict", folder, "--out", tmp_path / "none.csv", stdin=b"")
+    assert (tmp_path / "none.csv").read_text().strip() == "text,label,probability"
 
 
 def test_predict_pairs(models, tmp_path):
@@ -204,7 +232,7 @@ def test_predict_pairs(models, tmp_path):
     piped = "\n".join(map("\t".join, zip(first, second, strict=True))).encode()
     assert succeed("predict", folder, stdin=piped).splitlines() == expected
     succeed("predict", folder, "--input", test, "--out", tmp_path / "a.csv")
-    assert (tmp_path / "a.csv").read_text().startswith("text,text_b,label,probability")
+    assert (tmp_path / "a.csv").read_text().startswith("text,text_b,input_label,label,probability")
     refuse("predict", folder, "one", "two", "three", saying=["even number", "found 3"])
     refuse("predict", folder, saying=["one tab between", "line 2 has 1"], stdin=b"a\tb\nonly one\n")
 
@@ -375,6 +403,16 @@ def test_an_unknown_space_is_refused(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ processes
+
+
+@pytest.mark.parametrize(
+    ("command", "default"), [("search", "a new one in runs/"), ("search", "10m"), ("resume", "what was left")]
+)
+def test_help_shows_defaults_that_are_said_in_words(command, default, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(succeed(command, "--help").replace("│", " ").split())
+    assert "╭" in shown  # Rich's boxes, for which brackets in a help text are markup
+    assert f"[default: ({default})]" in shown or f"[default: {default}]" in shown
 
 
 def test_importing_and_asking_for_help_load_nothing_heavy():

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from conftest import sentences
+from typer.testing import CliRunner
 
 import headhunt
 from headhunt import hunt as hunt_module
+from headhunt.cli import app
 from headhunt.data import Task, open_task
 from headhunt.errors import HeadhuntError
-from headhunt.hunt import Search, free_folder, seconds
+from headhunt.evaluation import METRICS
+from headhunt.hunt import Search, check_target, free_folder, seconds
 from headhunt.ledger import RunError
 from headhunt.run import Run
 from headhunt.space import Space
@@ -150,6 +155,24 @@ def test_a_search_killed_in_its_verdict_reaches_it_when_resumed(tmp_path, encode
     assert found.result["verdict"] and found.model_dir == tmp_path / "run" / "model"
 
 
+def test_everything_in_a_search_reads_as_much_of_a_text_as_was_asked_for(tmp_path, encoders):
+    found = hunt(tmp_path, encoders(), trials=3, max_length=24)
+    assert {trial.spec["recipe"]["max_length"] for trial in found.state.trials} == {24}
+    assert found.load().recipe.max_length == 24
+    starter = json.loads((tmp_path / "run" / "models" / "starter" / "headhunt.json").read_text())
+    assert starter["recipe"]["max_length"] == 24
+    assert "--max-length 24" in found.settings.command(found.about, "default")
+
+
+@pytest.mark.parametrize("length", [7, 65])
+def test_more_than_the_encoder_can_take_is_refused(tmp_path, encoders, length):
+    with pytest.raises(HeadhuntError, match=rf"must be 8 to 64 tokens .* found {length}"):
+        hunt(tmp_path, encoders(), max_length=length)
+    with pytest.raises(HeadhuntError, match=rf"must be 8 to 64 tokens .* found {length}"):
+        headhunt.fit(task(), encoder=encoders(), max_length=length)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_target_ends_it(tmp_path, encoders):
     found = hunt(tmp_path, encoders(), target=0.01, trials=None)
     assert found.state.ended == "target" and found.model_dir is not None
@@ -183,6 +206,56 @@ def test_a_used_up_time_is_told(tmp_path, encoders):
         headhunt.resume(tmp_path / "run")
     going = headhunt.resume(tmp_path / "run", time="4s")
     assert going.state.elapsed > 3
+
+
+def command(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(map(str, words)), terminal_width=200)
+    return done.exit_code, done.output
+
+
+def test_a_search_without_a_model_says_so_and_is_no_success(tmp_path, encoders, monkeypatch):
+    found = hunt(tmp_path, encoders(), trials=1)
+    monkeypatch.setattr("headhunt.verdict.best_model", lambda *_: None)
+    code, told = command("resume", tmp_path / "run", "--trials", 1)
+    assert code == 2 and "headhunt resume" in told and "--time 10m" in told, told
+    code, told = command("status", tmp_path / "run")
+    assert code == 0 and "no model yet" in told
+    with pytest.raises(RunError, match="headhunt resume"):
+        found.load()
+
+
+def test_a_used_up_time_can_be_lifted(tmp_path, encoders):
+    found = hunt(tmp_path, encoders(), time="3s", trials=None)
+    replace(found.settings, trials=1).write(tmp_path / "run")
+    assert headhunt.resume(tmp_path / "run", time="none").state.ended == "trials"
+
+
+@pytest.mark.parametrize(("target", "metric", "most"), [(90, "accuracy", 1), (0.5, "mse", 0), (math.nan, "mcc", 1)])
+def test_a_target_that_no_score_can_reach_is_refused(target, metric, most):
+    with pytest.raises(HeadhuntError, match=f"at most {most}, as .* found {target:g}"):
+        check_target(target, metric)
+    check_target(most, metric)
+
+
+def test_help_names_the_metrics_of_every_kind(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    told = " ".join(command("search", "--help")[1].replace("│", " ").split())
+    for kind, names in METRICS.items():
+        assert f"{kind}: {', '.join(names)}" in told.replace("Classes", "classes")
+
+
+def test_whatever_adds_to_a_search_writes_its_report_again(tmp_path, encoders, monkeypatch):
+    found = hunt(tmp_path, encoders(), trials=1)
+    item = {"name": "mean in place of max", "difference": -0.02, "low": -0.03, "high": 0.01}
+    why = {"metric": "accuracy", "base": {"score": 0.9}, "rows": 58, "items": [item], "failed": []}
+    monkeypatch.setattr("headhunt.hunt.deepen", lambda *_, **__: found)
+    monkeypatch.setattr("headhunt.hunt.explain", lambda *_, **__: why)
+    for words in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
+        code, told = command(words[0], tmp_path / "run", *words[1:])
+        assert code == 0, told
+        assert "report in" in told
+        assert ("below 0: it helped" in told) == (words == ["ablate"])
+        (tmp_path / "run" / "report.html").unlink()
 
 
 def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):

@@ -15,7 +15,7 @@ import headhunt
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head, Mlp
 from headhunt.modeling.build import build, load_tokenizer
-from headhunt.predictor import Ensemble, Predictor, save_ensemble
+from headhunt.predictor import Ensemble, Predictor, open_model, save_ensemble
 from headhunt.spec import Recipe, Spec
 from headhunt.tokens import Frame
 
@@ -134,15 +134,35 @@ def test_the_wrong_number_of_texts_is_refused(made):
 
 
 def test_folders_that_are_not_ours_are_refused(made, encoders, tmp_path):
-    for folder in (tmp_path / "nothing", tmp_path, encoders()):
+    for folder in (tmp_path, encoders()):
         with pytest.raises(ModelError, match=r"Headhunt saved.*headhunt\.json"):
             Predictor.load(folder)
+    with pytest.raises(ModelError, match=r"nothing must be .* not there\. Check the path"):
+        Predictor.load(tmp_path / "nothing")
     folder = made("plain").save(tmp_path / "model")
     card = json.loads((folder / "headhunt.json").read_text())
     for wrong in ({**card, "schema": 2}, {**card, "recipe": {"rat": 1}}, {**card, "spec": {"hed": {}}}, [card]):
         (folder / "headhunt.json").write_text(json.dumps(wrong))
         with pytest.raises(ModelError, match=r"cannot be loaded.*Save the model again"):
             Predictor.load(folder)
+
+
+def test_a_folder_beside_the_model_is_told_apart(made, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "ledger.jsonl").touch()
+    with pytest.raises(ModelError, match=rf"run directory .* no model yet: headhunt resume {run} --time"):
+        open_model(run)
+    made("plain").save(run / "model")
+    with pytest.raises(ModelError, match=rf"run directory of a search\. Give {run / 'model'}\."):
+        open_model(run)
+    made("plain").save(run / "ensemble" / "000001-0")
+    save_ensemble(run / "ensemble", {})
+    with pytest.raises(ModelError, match=rf"cannot be exported, pushed.* yet\. Give one model: {run / 'model'}\."):
+        Predictor.load(run / "ensemble")
+    (run / "model" / "model.onnx").touch()
+    with pytest.raises(ModelError, match=r"is an ONNX export.*predict\.py.*headhunt serve"):
+        open_model(run / "model")
 
 
 def test_a_save_that_breaks_off_does_not_look_finished(made, tmp_path, monkeypatch):

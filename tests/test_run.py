@@ -182,7 +182,7 @@ def test_a_killed_writer_gives_the_lock_back(tmp_path):
 
 
 def test_reading_what_is_not_there_and_writing_what_is_only_read_are_refused(tmp_path):
-    with pytest.raises(HeadhuntError, match="is not there"):
+    with pytest.raises(HeadhuntError, match=r"run directory of a search; it has no ledger\.jsonl"):
         Run(tmp_path)
     write(tmp_path)
     with pytest.raises(RunError, match="for reading"):

@@ -119,6 +119,23 @@ def test_every_space_has_known_recipes_of_its_own(name, rows, pair):
     assert any(spec.head.siamese for spec, _ in known) == (pair and name == "default")
 
 
+@pytest.mark.parametrize("length", [64, 256])
+def test_every_candidate_reads_as_much_of_a_text_as_was_asked_for(length):
+    candidates = Candidates(Space.load("default"), encoder="toy", max_length=length)
+    drawn = candidates.spec(candidates.draw(random.Random(0)))
+    known = list(candidates.known())
+    assert candidates.plain().recipe.max_length == drawn.recipe.max_length == length
+    assert known and all(spec.recipe.max_length == length for spec, _ in known)
+    assert all(candidates.spec(params) == spec.canonical() for spec, params in known)
+
+
+def test_a_space_that_says_how_much_is_read_has_its_way():
+    for own in (32, Choice((32, 48))):
+        space = Space("own", {"recipe": {"max_length": own, "rate": Log(1e-5, 1e-4)}})
+        candidates = Candidates(space, encoder="toy", max_length=64)
+        assert candidates.spec(candidates.draw(random.Random(0))).recipe.max_length in (32, 48)
+
+
 def test_the_plain_head_is_expressed_where_the_space_has_it():
     assert Candidates(Space.load("default"), encoder="toy").express(Spec(encoder="toy")) is not None
     assert Candidates(Space.load("paper"), encoder="toy").express(Spec(encoder="toy")) is None

@@ -12,6 +12,7 @@ from typing import Any
 from headhunt.data import Split, Task
 from headhunt.device import pick_device
 from headhunt.evaluation import Evaluation, evaluate
+from headhunt.modeling.build import check_length
 from headhunt.predictor import Ensemble, Predictor, open_model
 from headhunt.spec import DEFAULT_ENCODER, Spec, plain
 from headhunt.training.loop import Report
@@ -23,6 +24,7 @@ def fit(
     *,
     encoder: str | None = None,
     spec: Spec | None = None,
+    max_length: int | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -37,6 +39,7 @@ def fit(
         data: A `Task`, or anything `Task.load` takes.
         encoder: A Hugging Face name or a folder; the spec's own unless given.
         spec: The candidate; the plain head with a fair recipe unless given.
+        max_length: Tokens read of a text, the rest is cut; the spec's own number, or 128, unless given.
         out: Where to save the model; not saved unless given.
         seed: For the head's first weights, the order of rows, dropout, and a split that has to be made.
         device: "cuda", "mps" or "cpu"; the fastest there is unless given.
@@ -54,6 +57,9 @@ def fit(
         spec = plain(encoder or DEFAULT_ENCODER, len(train))
     elif encoder:
         spec = replace(spec, encoder=encoder)
+    if max_length is not None:
+        check_length(max_length, spec.encoder, trust_remote_code)
+        spec = replace(spec, recipe=replace(spec.recipe, max_length=max_length))
     started = time.perf_counter()
     training, predictor = prepare(
         task, train, spec, seed=seed, device=device, precision=precision, trust_remote_code=trust_remote_code

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -94,6 +94,10 @@ RunFolder = Annotated[Path, typer.Argument(help="The run directory of a search."
 Text = Annotated[str | None, typer.Option(help="Column with the text; found by itself where that is plain.")]
 TextB = Annotated[str | None, typer.Option(help="Column with the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="Column with the label.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens read of a text; the rest is cut.", show_default="128, or what the spec or space says"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str | None, typer.Option(help="cuda, mps or cpu; the fastest there is unless given.")]
 
@@ -103,11 +107,12 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")],
     encoder: Annotated[
-        str | None, typer.Option(help="Hugging Face name or folder.  [default: the spec's, or all-MiniLM-L6-v2]")
+        str | None, typer.Option(help="Hugging Face name or folder.", show_default="the spec's, or all-MiniLM-L6-v2")
     ] = None,
     spec: Annotated[
         Path | None, typer.Option(help="JSON file with the candidate; the plain head unless given.")
     ] = None,
+    max_length: MaxLength = None,
     text: Text = None,
     text_b: TextB = None,
     label: Label = None,
@@ -149,6 +154,7 @@ def fit(
             task,
             encoder=encoder,
             spec=candidate,
+            max_length=max_length,
             out=out,
             seed=seed,
             device=device,
@@ -169,18 +175,29 @@ def fit(
 Time = Annotated[
     str | None, typer.Option(help="As 90s, 10m, 1h30m or none; all in: loading, searching, the last training.")
 ]
-Workers = Annotated[int | None, typer.Option(help="Processes; 0 trains in this one.  [default: one per core or GPU]")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes; 0 trains in this one.", show_default="one per core or GPU")
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="What candidates are compared by. Classes: accuracy, macro_f1, weighted_f1, mcc; "
+        "labels: accuracy, macro_f1, weighted_f1, micro_f1; number: mse, pearson, spearman.",
+        show_default="accuracy; micro_f1 for labels, spearman for a number",
+    ),
+]
 Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster.")]
 
 
 @app.command()
 def search(
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="Run directory.  [default: a new one in runs/]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.", show_default="a new one in runs/")] = None,
     encoder: Annotated[str, typer.Option(help="Hugging Face name or folder.")] = DEFAULT_ENCODER,
     time: Time = "10m",
     trials: Annotated[int | None, typer.Option(help="Candidates at most.")] = None,
-    target: Annotated[float | None, typer.Option(help="A score that ends the search.")] = None,
+    target: Annotated[float | None, typer.Option(help="A score that ends the search, as 0.9; for mse as -0.1.")] = None,
+    max_length: MaxLength = None,
     text: Text = None,
     text_b: TextB = None,
     label: Label = None,
@@ -189,7 +206,7 @@ def search(
     limit: Annotated[int | None, typer.Option(help="Train on this many rows, drawn by the seed.")] = None,
     space: Annotated[str, typer.Option(help="default, paper, or a TOML or JSON file.")] = "default",
     strategy: Annotated[Strategy, typer.Option(help="How candidates are chosen.")] = Strategy.bohb,
-    metric: Annotated[str | None, typer.Option(help="What candidates are compared by.")] = None,
+    metric: Metric = None,
     workers: Workers = None,
     ray: Ray = None,
     seed: Annotated[int, typer.Option(help="For everything that is left to chance.")] = 0,
@@ -235,17 +252,18 @@ def search(
         max_latency=max_latency,
         max_size=max_size,
         calibrate=calibrate,
+        max_length=max_length,
         view=SearchView(metric or DEFAULT_METRIC[task.kind]),
     )
-    show_search(found, json_)
-    if not json_:
-        report(found.run_dir)
+    end_search(found, json_)
 
 
 @app.command()
 def resume(
     run: RunFolder,
-    time: Annotated[str | None, typer.Option(help="How much longer.  [default: what was left]")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="How much longer, as 10m, or none.", show_default="what was left")
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Candidates at most, those before included.")] = None,
     workers: Workers = None,
     ray: Ray = None,
@@ -256,14 +274,14 @@ def resume(
     from headhunt.progress import SearchView
 
     view = SearchView(hunt.Settings.read(run).metric)
-    show_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
+    end_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
 
 
 @app.command()
 def verdict(
     run: RunFolder,
     seeds: Annotated[int, typer.Option(help="Trainings of the winner and of the plain head.")] = 3,
-    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    time: Annotated[str | None, typer.Option(help="How long it may take.", show_default="as long as it takes")] = None,
     workers: Workers = None,
     json_: Json = False,
 ) -> None:
@@ -272,14 +290,14 @@ def verdict(
     from headhunt.progress import SearchView
 
     view = SearchView(hunt.Settings.read(run).metric)
-    show_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
+    end_search(hunt.deepen(run, seeds=seeds, time=time, workers=workers, view=view), json_)
 
 
 @app.command()
 def ablate(
     run: RunFolder,
     seeds: Annotated[int, typer.Option(help="How often each variant is judged.")] = 1,
-    time: Annotated[str | None, typer.Option(help="How long it may take.  [default: as long as it takes]")] = None,
+    time: Annotated[str | None, typer.Option(help="How long it may take.", show_default="as long as it takes")] = None,
     workers: Workers = None,
     json_: Json = False,
 ) -> None:
@@ -293,10 +311,12 @@ def ablate(
         print(json.dumps(found, ensure_ascii=False))
         return
     print(f"winner: {found['metric']} {found['base']['score']:.4f} on {found['rows']:,} rows it was not trained on")
+    print("change of the score when this is taken out (95 % interval); below 0: it helped")
     for item in found["items"]:
         print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
     for name in found["failed"]:
         print(f"not judged: {name}")
+    report(run)
 
 
 @app.command()
@@ -359,17 +379,20 @@ def predict(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="A .csv or .jsonl file; or a folder or URL: a corpus, labelled shard by shard on Ray."),
+        typer.Option(
+            help="A .csv or .jsonl file: all columns of the input, then label and probability (a column of the input "
+            "that has such a name becomes input_label); or a folder or URL: a corpus, labelled shard by shard on Ray."
+        ),
     ] = None,
     text: Text = None,
     text_b: TextB = None,
     device: Device = None,
     workers: Annotated[
-        int | None, typer.Option(help="Corpus: processes; 0 labels in this one.  [default: one per core or GPU]")
+        int | None, typer.Option(help="Corpus: processes; 0 labels in this one.", show_default="one per core or GPU")
     ] = None,
     ray: Ray = None,
     keep: Annotated[
-        str | None, typer.Option(help="Corpus: columns to take over, as id,text; none for none.  [default: all]")
+        str | None, typer.Option(help="Corpus: columns to take over, as id,text; none for none.", show_default="all")
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Corpus: write those of all labels.")] = False,
     shard_rows: Annotated[int, typer.Option(min=1, help="Corpus: rows of a shard.")] = 16384,
@@ -395,12 +418,12 @@ def predict(
     with writer(predictor, Path(out) if out else None, json_) as write:
         if texts:
             for batch in given(texts, predictor.pair):
-                write(*batch, predictor.predict(*batch))
+                write(named(*batch), predictor.predict(*batch))
         elif input_ and input_ != "-":
             predict_file(predictor, input_, text, text_b, write)
         else:
             for batch in piped(predictor.pair):
-                write(*batch, predictor.predict(*batch))
+                write(named(*batch), predictor.predict(*batch))
 
 
 @app.command()
@@ -434,9 +457,10 @@ def serve(
     token: Annotated[
         str | None, typer.Option(envvar="HEADHUNT_TOKEN", help="What clients have to show; better in the environment.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Cores to compute with.  [default: all]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Cores to compute with.", show_default="all")] = None,
     lanes: Annotated[
-        int | None, typer.Option(help="Forward passes at a time; 1 answers a lone text fastest.  [default: threads]")
+        int | None,
+        typer.Option(help="Forward passes at a time; 1 answers a lone text fastest.", show_default="threads"),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Texts of a forward pass.")] = 32,
     max_queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused with 429.")] = 512,
@@ -447,7 +471,7 @@ def serve(
     max_slow: Annotated[float, typer.Option(help="Seconds a client may take to send a request.")] = 10.0,
     max_drain: Annotated[float, typer.Option(help="Seconds to finish what is queued when told to stop.")] = 30.0,
 ) -> None:
-    """Answer over HTTP: /predict, /health, /metrics, and a description on /docs. SIGTERM finishes what is queued."""
+    """Answer over HTTP: /predict, /health, /metrics, and a page to try it on at /. SIGTERM finishes what is queued."""
     from headhunt.delivery import serve as service
     from headhunt.delivery.asking import Limits
 
@@ -495,6 +519,11 @@ def given(texts: list[str], pair: bool) -> Iterator[Batch]:
         yield texts[::2], texts[1::2]
 
 
+def named(texts: list[str], texts_b: list[str] | None) -> dict[str, list[Any]]:
+    """Texts as columns."""
+    return {"text": texts} if texts_b is None else {"text": texts, "text_b": texts_b}
+
+
 def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
     """Lines of standard input in batches; the first ones are small, so that answers begin at once."""
     size, rows = 8, []
@@ -518,7 +547,7 @@ def piped(pair: bool, most: int = 1024) -> Iterator[Batch]:
 def predict_file(
     predictor: Predictor | Ensemble, source: str, text: str | None, text_b: str | None, write: Any
 ) -> None:
-    """Labels a file window by window, so that its size does not matter."""
+    """Labels a file window by window, so that its size does not matter; all its columns are taken over."""
     from headhunt.data import load_texts
     from headhunt.predictor import WINDOW
     from headhunt.progress import counting_bar
@@ -528,7 +557,8 @@ def predict_file(
         for start in range(0, len(rows), WINDOW):
             texts, second = rows.texts(start, start + WINDOW), rows.texts_b(start, start + WINDOW)
             found = predictor.outputs(texts, second, progress=advance)
-            write(texts, second, [predictor.prediction(row) for row in found])
+            columns = {name: rows.rows.read(name, start, start + WINDOW) for name in rows.rows.table.column_names}
+            write({name: cells.to_pylist() for name, cells in columns.items()}, map(predictor.prediction, found))
 
 
 def is_folder(out: str) -> bool:
@@ -571,7 +601,10 @@ def predict_corpus(model: Path, source: str, out: str, as_json: bool, **options:
 
 @contextmanager
 def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> Iterator[Any]:
-    """A function that writes texts and their predictions: JSON lines, CSV, or `label<TAB>probability`."""
+    """A function that writes columns and their predictions: JSON lines, CSV, or `label<TAB>probability`.
+
+    A column that has the name of one of ours becomes `input_NAME`, as in a corpus.
+    """
     import csv
 
     as_json = as_json or bool(out and out.suffix == ".jsonl")
@@ -581,24 +614,31 @@ def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> 
     except OSError as error:
         raise HeadhuntError(f"--out must be a file that can be written; {out}: {error.strerror}.") from None
     table = csv.writer(stream)
-    if out and not as_json:
-        table.writerow(["text", *(["text_b"] if predictor.pair else []), "label", "probability"])
+    ours = ["label", "probability", *(["probabilities"] if as_json else [])]
+    begun = False
 
-    def write(texts: list[str], texts_b: list[str] | None, found: list[Prediction]) -> None:
-        for i, row in enumerate(found):
+    def write(columns: dict[str, list[Any]], found: Iterable[Prediction]) -> None:
+        nonlocal begun
+        names = beside(ours, list(columns))
+        if out and not as_json and not begun:
+            table.writerow([*names, *ours])
+        begun = True
+        for *cells, row in zip(*columns.values(), found, strict=True):
             words = "|".join(row.label) if isinstance(row.label, list) else row.label
             if as_json:
-                extra = {} if texts_b is None else {"text_b": texts_b[i]}
                 answer = {"label": row.label, "probability": row.probability, "probabilities": row.probabilities}
-                print(json.dumps({"text": texts[i], **extra, **answer}, ensure_ascii=False), file=stream)
+                given = dict(zip(names, cells, strict=True))
+                print(json.dumps({**given, **answer}, ensure_ascii=False, default=str), file=stream)
             elif out:
-                table.writerow([texts[i], *([] if texts_b is None else [texts_b[i]]), words, row.probability])
+                table.writerow([*map(cell_words, cells), words, row.probability])
             else:
                 print(words if row.probability is None else f"{words}\t{row.probability:.4f}", file=stream)
         stream.flush()
 
     try:
         yield write
+        if not begun:  # no texts: a table of no rows
+            write({name: [] for name in (("text", "text_b") if predictor.pair else ("text",))}, [])
     except BaseException:
         if partial:
             stream.close()
@@ -607,6 +647,22 @@ def writer(predictor: Predictor | Ensemble, out: Path | None, as_json: bool) -> 
     if partial and out:
         stream.close()
         partial.replace(out)
+
+
+def beside(ours: list[str], theirs: list[str]) -> list[str]:
+    """Names for the columns of the input that none of ours and no other of theirs has."""
+    names: list[str] = []
+    for name in theirs:
+        new = name
+        while new in ours or new in names or (new != name and new in theirs):
+            new = f"input_{new}"
+        names.append(new)
+    return names
+
+
+def cell_words(cell: Any) -> Any:
+    """A cell as CSV can hold it."""
+    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, list | dict) else cell
 
 
 def show_evaluation(found: Evaluation, predictor: Predictor | Ensemble) -> None:
@@ -629,6 +685,21 @@ def show_evaluation(found: Evaluation, predictor: Predictor | Ensemble) -> None:
         for label, counts in zip(predictor.labels, found.confusion, strict=True):
             table.add_row(label, *(str(count) for count in counts))
         console.print(table)
+
+
+def end_search(found: Search, as_json: bool) -> None:
+    """Prints what a search ended with and writes its report.
+
+    Raises:
+        HeadhuntError: If that is no model.
+    """
+    from headhunt.hunt import no_model
+
+    show_search(found, as_json)
+    if not as_json:
+        report(found.run_dir)
+    if found.model_dir is None:
+        raise HeadhuntError(no_model(found.run_dir))
 
 
 def show_search(search: Search, as_json: bool) -> None:
@@ -676,6 +747,8 @@ def show_search(search: Search, as_json: bool) -> None:
     if model is not None:
         example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
         console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)
+    else:
+        console.print("no model yet")
 
 
 def show_space(space: Space) -> None:

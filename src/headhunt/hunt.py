@@ -64,6 +64,7 @@ class Settings:
     max_latency: float | None = None
     max_size: float | None = None
     calibrate: bool = False
+    max_length: int | None = None
 
     def write(self, folder: Path) -> None:
         """Keeps the settings."""
@@ -92,6 +93,7 @@ class Settings:
         columns = about["columns"]
         given: dict[str, Any] = {
             "--encoder": self.encoder,
+            "--max-length": self.max_length,
             "--time": "none" if self.time is None else f"{self.time:g}s",
             "--trials": self.trials,
             "--target": self.target,
@@ -196,8 +198,13 @@ class Search:
 
         folder = self.model_dir
         if folder is None:
-            raise RunError(f"{self.run_dir} has no model yet.")
+            raise RunError(no_model(self.run_dir))
         return Predictor.load(folder)
+
+
+def no_model(folder: Path) -> str:
+    """What to do where a search has not come to its first model."""
+    return f"There is no model in {folder} yet; go on searching: headhunt resume {folder} --time 10m"
 
 
 def search(
@@ -220,6 +227,7 @@ def search(
     max_latency: str | float | None = None,
     max_size: str | float | None = None,
     calibrate: bool = False,
+    max_length: int | None = None,
     view: View | Literal[False] | None = None,
     **options: Any,
 ) -> Search:
@@ -231,7 +239,7 @@ def search(
         encoder: A Hugging Face name or a folder.
         time: Seconds, or as "90s", "10m", "1h30m", from now until all is done; None for no limit.
         trials: Candidates at most.
-        target: A score that ends the search.
+        target: A score that ends the search, at most 1, as 0.9; for mse, which counts as its negative, below 0.
         space: "default", "paper", a file, or a `Space`.
         strategy: How candidates are chosen.
         metric: What candidates are compared by; accuracy unless the task asks for another.
@@ -244,6 +252,7 @@ def search(
         max_latency: Milliseconds one text may take in the median, as 20 or "20ms", on one thread of a CPU or a GPU.
         max_size: Megabytes of weights, as 60 or "60MB".
         calibrate: Whether the delivered model's probabilities are set right by a temperature.
+        max_length: Tokens that every candidate reads of a text, the rest is cut; 128 unless given, or the space says.
         view: Who is shown how it goes; a card in a notebook unless given, nobody where False.
         options: Passed on to `Task.load`: text, text_b, label, kind, test, limit …
 
@@ -256,8 +265,13 @@ def search(
     task = data if isinstance(data, Task) else Task.load(data, seed=seed, **options)
     metric = metric or DEFAULT_METRIC[task.kind]
     check_metric(task.kind, metric)
+    check_target(target, metric)
     encoder = encoder or DEFAULT_ENCODER
     layers = layers_in(encoder, trust_remote_code)
+    if max_length is not None:
+        from headhunt.modeling.build import check_length
+
+        check_length(max_length, encoder, trust_remote_code)
     chosen = space if isinstance(space, Space) else Space.load(str(space), layers)
     folder = Path(out) if out is not None else free_folder(task.name)
     if (folder / "ledger.jsonl").exists():
@@ -279,6 +293,7 @@ def search(
         max_latency=amount(max_latency, {"ms": 1.0, "s": 1000.0}, "latency", "20ms"),
         max_size=amount(max_size, {"mb": 1.0, "gb": 1000.0, "kb": 0.001}, "size", "60MB"),
         calibrate=calibrate,
+        max_length=max_length,
     )
     save_task(task, folder / TASK)
     settings.write(folder)
@@ -298,7 +313,7 @@ def resume(
 
     Args:
         folder: The run directory.
-        time: How much longer; what was left of the first limit unless given.
+        time: How much longer, "none" for no limit; what was left of the first limit unless given.
         trials: Candidates at most, those before included; as first asked unless given.
         workers: As for `search`; as first asked unless given.
         ray: As for `search`.
@@ -309,7 +324,7 @@ def resume(
     settings = Settings.read(folder)
     state = Run(folder).state if (folder / "ledger.jsonl").exists() else State()  # it may have died before
     limit, whole = seconds(time), seconds(time)
-    if limit is None and settings.time is not None:
+    if time is None and settings.time is not None:
         done = state.ended == "time" and (folder / verdict.RESULT).exists()
         limit, whole = 0.0 if done else settings.time - state.elapsed, settings.time
         if limit <= 0 and trials is None:
@@ -416,7 +431,7 @@ class _Hunt:
         """Searches, reaches the verdict, and gives back what was found."""
         with self.open() as study:
             if study.state.model is None:
-                study.chores.append(self._starter())
+                study.chores.append(self._starter(study.candidates.plain().recipe.max_length))
             (self.folder / verdict.RESULT).unlink(missing_ok=True)  # of a search that was over before
             self.stage = "searching"
             with interruptible(self._interrupt):
@@ -473,7 +488,14 @@ class _Hunt:
         layers = layers_in(settings.encoder, settings.trust_remote_code)
         return Study(
             run,
-            Candidates(space, encoder=settings.encoder, pair=pair, rows=self.rows, layers=layers),
+            Candidates(
+                space,
+                encoder=settings.encoder,
+                pair=pair,
+                rows=self.rows,
+                layers=layers,
+                max_length=settings.max_length,
+            ),
             executor,
             strategy=settings.strategy,
             limits=Limits(left, settings.trials, settings.target),
@@ -490,9 +512,10 @@ class _Hunt:
         if self.study is not None:
             self.study.stop("interrupted")
 
-    def _starter(self) -> Request:
+    def _starter(self, max_length: int) -> Request:
         """The first model: the mean of the token vectors and one layer, on the encoder as it came. It takes seconds."""
-        recipe = Recipe(epochs=min(20.0, STARTER_ROWS / self.rows), rate=1e-2, freeze="all")
+        epochs = min(20.0, STARTER_ROWS / self.rows)
+        recipe = Recipe(epochs=epochs, rate=1e-2, freeze="all", max_length=max_length)
         head = {"pooling": "mean"} | ({"siamese": "concat"} if self.about["columns"]["text_b"] is not None else {})
         spec = Spec.from_dict({"encoder": self.settings.encoder, "head": head, "recipe": asdict(recipe)})
         return Request(
@@ -634,6 +657,17 @@ def seconds(time: str | float | None) -> float | None:
     if not found or sum(found) <= 0 or not math.isfinite(sum(found)):
         raise HeadhuntError(f"The time must be as 90s, 10m or 1h30m; found {time!r}.")
     return found[0] * 3600 + found[1] * 60 + found[2]
+
+
+def check_target(target: float | None, metric: str) -> None:
+    """Refuses a target that no score can reach.
+
+    Raises:
+        HeadhuntError: If it is one.
+    """
+    most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
+    if target is not None and not target <= most:
+        raise HeadhuntError(f"The target must be at most {most}, as {example}; found {target:g}.")
 
 
 def amount(given: str | float | None, units: Mapping[str, float], what: str, example: str) -> float | None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.card import write as write_card
 from headhunt.device import autocast, pick_device
-from headhunt.errors import ModelError
+from headhunt.errors import ModelError, not_a_model
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import load_tokenizer, quiet
 from headhunt.modeling.model import HeadhuntForSequenceClassification
@@ -204,7 +204,17 @@ class Predictor:
         """
         folder = Path(folder)
         if not (folder / CARD).is_file():
-            raise ModelError(f"{folder} must be a folder that Headhunt saved; it has no {CARD}.")
+            raise not_a_model(folder)
+        if _members_of(folder) is not None:
+            raise ModelError(
+                f"{folder} is the mean of several models: it answers to predict and evaluate, and cannot be exported, "
+                f"pushed, served or used for a corpus yet. Give one model: {folder.parent / 'model'}."
+            )
+        if (folder / "model.onnx").is_file():
+            raise ModelError(
+                f"{folder} is an ONNX export, and the folder it was made from is needed here. An export answers to  "
+                f'python {folder / "predict.py"} "some text"  and to  headhunt serve {folder}, and labels a corpus.'
+            )
         try:
             card = _read_card(folder / CARD)
             spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
@@ -347,24 +357,28 @@ def open_model(
         ModelError: If the folder holds neither.
     """
     folder = Path(folder)
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        card = None
-    names = card.get("ensemble") if isinstance(card, dict) else None
+    names = _members_of(folder)
     if names is None:
         return Predictor.load(folder, device=device, precision=precision)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and "/" not in name for name in names):
         raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
-    return Ensemble([Predictor.load(folder / name, device=device, precision=precision) for name in names], card)
+    members = [Predictor.load(folder / name, device=device, precision=precision) for name in names]
+    return Ensemble(members, json.loads((folder / CARD).read_text(encoding="utf-8")))
+
+
+def _members_of(folder: Path) -> Any:
+    """What a folder's card says of an ensemble; None where it is none."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return card.get("ensemble") if isinstance(card, dict) else None
 
 
 def _read_card(path: Path) -> dict[str, Any]:
     card = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
         raise ModelError(f"{path.name} must hold one JSON object of schema {SCHEMA}")
-    if "ensemble" in card:
-        raise ModelError("it holds the mean of several models, and one model is needed here")
     for name in ("kind", "labels", "pair", "recipe", "spec"):
         if name not in card:
             raise ModelError(f"{path.name} must hold {name!r}")

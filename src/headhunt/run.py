@@ -58,7 +58,9 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = _hold(self.folder / "lock")
         elif not self.ledger.is_file():
-            raise RunError(f"A run directory holds a ledger; {self.ledger} is not there.")
+            raise RunError(
+                f"{self.folder} must be the run directory of a search; it has no {self.ledger.name}. Check the path."
+            )
         try:
             records, whole = read(self.ledger) if self.ledger.is_file() else ([], 0)
             self.state = replay(records)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EXAMPLES = 5  # row numbers named
 _UNEVEN = 10  # largest class to smallest class
 _SCARCE = 5
-_LONG = 2000  # words; several times what most encoders read
+_LONG = 100  # words; about as many as fit in what is read of a text unless more is asked for
 
 
 def name_rows(numbers: Iterable[int]) -> str:
@@ -87,7 +87,7 @@ class Problems:
 
 
 def find_oddities(splits: dict[str, Split], kind: Kind, labels: Sequence[str]) -> list[str]:
-    """Say what is odd about the rows as given: repeats, contradictions, leaks, uneven classes, very long texts."""
+    """Say what is odd about the rows as given: repeats, contradictions, leaks, uneven classes, long texts."""
     train = splits["train"]
     return [
         *_tell_repeats(train),
@@ -194,7 +194,8 @@ def _tell_long(split: Split) -> list[str]:
     long = np.flatnonzero(split.words > _LONG)
     if not len(long):
         return []
-    return [f"{count(len(long), 'text has', 'texts have')} more than {_LONG:,} words ({_number(split, long)})"]
+    found = f"{count(len(long), 'text has', 'texts have')} more than {_LONG:,} words ({_number(split, long)})"
+    return [f"{found}; 128 tokens are read and the rest is cut, unless --max-length (in Python max_length) says more"]
 
 
 def describe(splits: dict[str, Split], kind: Kind, labels: Sequence[str]) -> dict[str, Any]:

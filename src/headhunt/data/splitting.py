@@ -125,7 +125,8 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) ->
         chosen[taken[: len(of_stratum) - 1]] = True
     if not chosen.any():
         raise DataError(
-            f"Of {count_of(len(strata), 'row')} none can be held out: no class has two that say different things. "
+            f"Of {count_of(len(strata), 'row')} none can be held out: no class has two that say different things "
+            "(case, punctuation and numbers are not compared). "
             "Give more rows per class, or validation and test rows of their own"
         )
     return chosen[members.group_of_row]

@@ -30,7 +30,7 @@ from typing import Any
 
 from headhunt.delivery.asking import ERROR, HEALTH, Limits, RefusedError, answer_schema, examples, parse, request_schema
 from headhunt.delivery.batching import Batcher
-from headhunt.errors import HeadhuntError, ModelError
+from headhunt.errors import HeadhuntError, ModelError, not_a_model
 
 log = logging.getLogger("headhunt.serve")
 
@@ -440,7 +440,7 @@ def load(folder: str | Path, threads: int, say: Callable[[str], None]) -> Any:
 
     folder = Path(folder)
     if not (folder / "headhunt.json").is_file():
-        raise ModelError(f"{folder} must be an export or a folder that Headhunt saved; it has no headhunt.json.")
+        raise not_a_model(folder)
     if not (folder / "model.onnx").is_file():
         folder = exported(folder, say)
     try:

@@ -35,7 +35,7 @@ from headhunt.data.inputs import (
     split_url,
 )
 from headhunt.data.problems import brief
-from headhunt.errors import HeadhuntError, ModelError
+from headhunt.errors import HeadhuntError, ModelError, not_a_model
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenising takes some hundred times as much memory
 _ROW = "\0row"  # a name no column has
@@ -79,9 +79,14 @@ class Card:
         path = Path(folder) / "headhunt.json"
         try:
             card = json.loads(path.read_text(encoding="utf-8"))
+            if "ensemble" in card:
+                raise ModelError(
+                    f"{folder} is the mean of several models, which cannot label a corpus yet. "
+                    f"Give one model: {Path(folder).parent / 'model'}."
+                )
             return cls(str(Path(folder).absolute()), card["kind"], tuple(card["labels"]), card["pair"])
         except OSError:
-            raise ModelError(f"{folder} must be a folder that Headhunt saved; it has no {path.name}.") from None
+            raise not_a_model(Path(folder)) from None
         except (ValueError, KeyError, TypeError):
             raise ModelError(f"{path} must describe a model; it does not. Save the model again.") from None
 

@@ -64,7 +64,8 @@ def explained(encoder: str) -> Iterator[None]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
-            f"{encoder!r} cannot be loaded ({reason}). Check the name, the folder, and the network."
+            f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
+            "offline, give a folder: --encoder DIR."
         ) from None
 
 
@@ -72,6 +73,18 @@ def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
     """The encoder's configuration."""
     with quiet(), explained(encoder):
         return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+
+
+def check_length(tokens: int, encoder: str, trust_remote_code: bool = False) -> None:
+    """Refuses to read more of a text than the encoder can take, or next to nothing.
+
+    Raises:
+        ModelError: If so.
+    """
+    known = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
+    longest = known if known and known > 0 else 32768  # what a recipe may hold
+    if not 8 <= tokens <= longest:
+        raise ModelError(f"The maximum length must be 8 to {longest} tokens with {encoder!r}; found {tokens}.")
 
 
 def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:

@@ -33,10 +33,22 @@ class Candidates:
         pair: Whether the task has two texts.
         rows: Training rows, for the plain head's fair recipe.
         layers: Of the encoder, for what candidates cost.
+        max_length: Tokens that every candidate reads of a text, where the space does not say; the recipe's own number
+            unless given.
     """
 
-    def __init__(self, space: Space, *, encoder: str, pair: bool = False, rows: int = 500, layers: int = 6) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        encoder: str,
+        pair: bool = False,
+        rows: int = 500,
+        layers: int = 6,
+        max_length: int | None = None,
+    ) -> None:
         self.space, self.encoder, self.pair, self.rows, self.layers = space, encoder, pair, rows, layers
+        self.max_length = None if "max_length" in space.tree.get("recipe", {}) else max_length
         every = dict(space.leaves())
         # A leaf that decides nothing would only be noise in a model of the others.
         self.leaves: dict[str, Leaf] = {
@@ -47,7 +59,7 @@ class Candidates:
     def spec(self, params: Params) -> Spec:
         """The candidate these parameters mean, in its canonical form."""
         values = self._fixed | params
-        return self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
+        return self._cut(self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair))
 
     def draw(self, rng: random.Random) -> Params:
         """Parameters at random; an optional part is left out two times in three, so that heads stay small."""
@@ -90,7 +102,13 @@ class Candidates:
 
     def plain(self) -> Spec:
         """The plain head with a fair recipe."""
-        return plain(self.encoder, self.rows)
+        return self._cut(plain(self.encoder, self.rows))
+
+    def _cut(self, spec: Spec) -> Spec:
+        """The same candidate, reading as much of a text as was asked for."""
+        if self.max_length is None:
+            return spec
+        return replace(spec, recipe=replace(spec.recipe, max_length=self.max_length))
 
     def known(self) -> Iterator[tuple[Spec, Params]]:
         """Recipes that did well before, in the order to try them; only those the space can express."""
