@@ -134,6 +134,7 @@ def test_a_space_that_says_how_much_is_read_has_its_way():
         space = Space("own", {"recipe": {"max_length": own, "rate": Log(1e-5, 1e-4)}})
         candidates = Candidates(space, encoder="toy", max_length=64)
         assert candidates.spec(candidates.draw(random.Random(0))).recipe.max_length in (32, 48)
+        assert candidates.plain().recipe.max_length == (own if isinstance(own, int) else 48)  # as much as anybody
 
 
 def test_the_plain_head_is_expressed_where_the_space_has_it():

@@ -48,7 +48,10 @@ class Candidates:
         max_length: int | None = None,
     ) -> None:
         self.space, self.encoder, self.pair, self.rows, self.layers = space, encoder, pair, rows, layers
-        self.max_length = None if "max_length" in space.tree.get("recipe", {}) else max_length
+        said = space.tree.get("recipe", {}).get("max_length")
+        self.max_length = max_length if said is None else None
+        # Where lengths may be chosen, the plain head reads as much as anybody.
+        self._longest = max_length if said is None else at(said, 1 - 1e-9) if isinstance(said, Leaf) else int(said)
         every = dict(space.leaves())
         # A leaf that decides nothing would only be noise in a model of the others.
         self.leaves: dict[str, Leaf] = {
@@ -59,7 +62,8 @@ class Candidates:
     def spec(self, params: Params) -> Spec:
         """The candidate these parameters mean, in its canonical form."""
         values = self._fixed | params
-        return self._cut(self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair))
+        spec = self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
+        return reading(spec, self.max_length)
 
     def draw(self, rng: random.Random) -> Params:
         """Parameters at random; an optional part is left out two times in three, so that heads stay small."""
@@ -102,13 +106,7 @@ class Candidates:
 
     def plain(self) -> Spec:
         """The plain head with a fair recipe."""
-        return self._cut(plain(self.encoder, self.rows))
-
-    def _cut(self, spec: Spec) -> Spec:
-        """The same candidate, reading as much of a text as was asked for."""
-        if self.max_length is None:
-            return spec
-        return replace(spec, recipe=replace(spec.recipe, max_length=self.max_length))
+        return reading(plain(self.encoder, self.rows), self._longest)
 
     def known(self) -> Iterator[tuple[Spec, Params]]:
         """Recipes that did well before, in the order to try them; only those the space can express."""
@@ -148,6 +146,11 @@ def _known(base: Spec, frozen: list[int], pair: bool) -> Iterator[Spec]:
     yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=tuned)
     for pooling in ("cls", "mean") if not frozen else ():  # spaces with fewer recipe items
         yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
+
+
+def reading(spec: Spec, max_length: int | None) -> Spec:
+    """The same candidate, reading so much of a text; as it was where that is None."""
+    return spec if max_length is None else replace(spec, recipe=replace(spec.recipe, max_length=max_length))
 
 
 def span(leaf: Leaf) -> float:
