@@ -734,8 +734,10 @@ def show_search(search: Search, as_json: bool) -> None:
     )
     if result.get("verdict"):
         console.print(result["verdict"]["sentence"], style="bold")
+    early = result.get("verdict", {}).get("delivered") == "best so far"
+    first = "the model that was ready in time" if early else "the winner"
     for name, scores in result.get("test", {}).items():
-        words = {"model": "the winner", "plain": "the plain head", "mean": "the mean of the best"}[name]
+        words = {"model": first, "plain": "the plain head", "mean": "the mean of the best"}[name]
         score = scores[search.settings.metric]
         console.print(
             f"test rows, {words}: {score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"
