@@ -122,6 +122,14 @@ def test_a_deadline_that_has_passed_ends_it_after_one_step(bench, encoders, tmp_
     assert outcome.outcome == STOPPED and time.perf_counter() - began < 10
 
 
+def test_a_first_model_is_kept_however_little_it_was_trained(bench, encoders, tmp_path):
+    """On much data the time may end before it does; a candidate in the same place is stopped."""
+    spec, out = candidate(encoders(), epochs=1, freeze="all"), tmp_path / "starter"
+    asked = ask(spec, tmp_path, job="refit", checkpoint=str(out), deadline=time.time() - 1)
+    assert bench.run(asked).outcome == STOPPED and not out.exists()
+    assert bench.run(replace(asked, trial=-1)).outcome == "ok" and Predictor.load(out).predict(["good"])
+
+
 def test_half_a_state_is_no_state(bench, encoders, tmp_path):
     spec = candidate(encoders())
     whole = bench.run(ask(spec, tmp_path / "whole"))

@@ -19,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -242,7 +243,9 @@ class Bench:
         """Trains on all rows and saves the model; the folder appears when it is whole."""
         spec = Spec.from_dict(request.spec)
         training, predictor, tokens = self.open(spec, np.arange(len(self.targets)), request.seed, request.shrink)
-        with Starting(self, training, tokens, spec, over):
+        # A first model that sees every row once at most would wait for all of them to be stored, and gain nothing.
+        hasty = request.trial < 0 and spec.recipe.epochs <= 1
+        with nullcontext() if hasty else Starting(self, training, tokens, spec, over):
             for report in training.reports(9, stop=over):
                 if not math.isfinite(report.loss):
                     raise _CollapsedError("its loss is not a number")
@@ -364,8 +367,7 @@ class Starting:
     def __init__(
         self, bench: Bench, training: Training, tokens: Tokens, spec: Spec, over: Callable[[], bool] = lambda: False
     ) -> None:
-        # Who sees most rows once only would wait for all of them to be stored, and gain nothing.
-        stores = bench.stores(spec, tokens) if spec.recipe.epochs > 1 else []
+        stores = bench.stores(spec, tokens)
         for store in stores:
             store.stop = over
         self._attached = attach(training.model, stores, spec.recipe) if stores else None
