@@ -137,7 +137,7 @@ def main() -> None:
     encoder = encoder_folder(args.encoder)
     tasks, strategies, minutes = args.tasks, args.strategies, args.minutes
     if args.quick:
-        tasks, strategies, minutes = ["trec6"], ["bohb"], 0.6
+        tasks, strategies, minutes = ["trec6"], ["bohb"], 0.75
     kept = RESULTS / "search"
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as made:
