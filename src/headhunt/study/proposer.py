@@ -80,8 +80,9 @@ class Bohb(Strategy):
         seed: The run's seed.
         share: How many proposals are drawn at random whatever the model says.
         cap: How many results of a rung the model is shown.
-        startup: Results a rung needs before it is modelled; BOHB's d + 2 unless given, but no more than ten. Our d is
-            nearly 30, more than ten minutes on a laptop bring; on toys 8 and 12 did better from ten full trainings on.
+        startup: Results a rung needs before it is modelled rather than a lower one; BOHB's d + 2 unless given. Our d is
+            nearly 30, more than ten minutes on a laptop bring: until there is such a rung the fullest is modelled,
+            from ten results on.
         thrift: How many proposals are made cheap, their encoder frozen: they cost a hundredth of the others, tell as
             much about the head, and are members for the mean of the best.
     """
@@ -99,7 +100,7 @@ class Bohb(Strategy):
     ) -> None:
         super().__init__(candidates, seed)
         self._share, self._cap, self._thrift = share, cap, thrift
-        self._startup = min(len(candidates.leaves) + 2, ENOUGH) if startup is None else startup
+        self._startup = len(candidates.leaves) + 2 if startup is None else startup
         self._results: dict[int, _Results] = {}
         self._made: dict[int, FrozenTrial] = {}
         self._space = {path: distribution(leaf) for path, leaf in candidates.leaves.items()}
@@ -130,7 +131,11 @@ class Bohb(Strategy):
 
     def rung(self) -> int | None:
         """The rung that is modelled now."""
-        return max((rung for rung, results in self._results.items() if results.count >= self._startup), default=None)
+        counts = {rung: results.count for rung, results in self._results.items()}
+        if full := [rung for rung, count in counts.items() if count >= self._startup]:
+            return max(full)
+        some = [(count, rung) for rung, count in counts.items() if count >= ENOUGH]
+        return max(some)[1] if some else None
 
     def _sampler(self, seed: int) -> BaseSampler:
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
