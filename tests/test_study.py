@@ -598,9 +598,10 @@ def test_checkpoints_stay_within_the_budget_and_the_best_are_kept(tmp_path):
 @pytest.mark.parametrize("space", NAMED)
 def test_a_strategy_asks_for_valid_candidates_and_is_decided_by_its_seed(strategy, space):
     candidates = Candidates(Space.load(space), encoder="toy", pair=True)
+    options = {"startup": 10} if strategy == "bohb" else {}
 
     def asked(seed: int) -> list:
-        one, found = make(strategy, candidates, seed), []
+        one, found = make(strategy, candidates, seed, **options), []
         for number in range(12):
             proposal = one.ask(number)
             assert proposal is not None and proposal.params.keys() == candidates.leaves.keys()
