@@ -222,5 +222,8 @@ def test_a_cluster_of_three_nodes_may_lose_one(tmp_path, encoders):
         assert process.returncode == 0, out
         assert results(tmp_path)[: len(before)] == before
         check_whole(tmp_path, 16)
+        # Its workers were started elsewhere, and wrote where they were told to all the same.
+        run = Run(tmp_path / "run")
+        assert run.state.best is not None and run.predictions(run.state.best.number, run.state.best.best[0]).exists()
     finally:
         cluster.shutdown()

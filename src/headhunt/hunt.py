@@ -444,7 +444,8 @@ class _Hunt:
     @contextmanager
     def open(self) -> Iterator[Study]:
         """The run, opened for writing, with workers and a study that has caught up with its ledger."""
-        with Run(self.folder, write=True) as run:
+        # Workers of a cluster are elsewhere: what they are told to write must not depend on where they stand.
+        with Run(self.folder.absolute(), write=True) as run:
             if self.view:
                 self.view.begin(self.folder, self.about["name"], run.state, self.deadline)
             executor = self._executor()
