@@ -96,7 +96,8 @@ def table(rows: dict[str, dict[str, dict[str, Any]]], most: float) -> str:
         "",
         "Full-training equivalents until the best fully trained candidate is within 1 % of the optimum: median"
         " (quartiles), and how many of the seeds arrived. A dash is more than was allowed: "
-        f"{most:.0f}, {', '.join(f'{name} {limit:.0f}' for name, (_, limit) in FEWER.items())}.",
+        + ", ".join([f"{most:.0f}", *(f"{name} {limit:.0f}" for name, (_, limit) in FEWER.items() if name in rows)])
+        + ".",
         "",
         "| strategy | " + " | ".join(LANDSCAPES) + " |",
         "|---" * (len(LANDSCAPES) + 1) + "|",
