@@ -32,8 +32,8 @@ dropout = { float = [0.0, 0.4] }
 mlp = { optional = true, width = [64, 128] }
 [recipe]
 epochs = 3.0
-rate = { log = [2e-5, 5e-4] }
-head_rate = { log = [1.0, 30.0] }
+learning_rate = { log = [2e-5, 5e-4] }
+head_lr_multiplier = { log = [1.0, 30.0] }
 freeze = [5, "all"]
 """
 

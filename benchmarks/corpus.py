@@ -98,10 +98,12 @@ def make_corpus(data: Path, folder: Path, rows: int) -> list[Path]:
 
 
 def make_model(data: Path, encoder: str, folder: Path) -> None:
-    from headhunt import api
+    from headhunt.engine import api
     from headhunt.spec import Recipe, Spec
 
-    spec = Spec(encoder=encoder, recipe=Recipe(rate=1e-3, epochs=1, batch=32, freeze="all", max_length=128))
+    spec = Spec(
+        encoder=encoder, recipe=Recipe(learning_rate=1e-3, epochs=1, batch_size=32, freeze="all", max_length=128)
+    )
     api.fit(str(data / "sst2"), spec=spec, limit=256, out=folder)
 
 

@@ -26,8 +26,8 @@ HANGS = """
 pooling = ["mean", "max", "attention"]
 convolutions = { layers = 8, channels = 1024, kernel = 31, skip = [false, true] }
 [recipe]
-batch = 512
-rate = { log = [1e-5, 1e-4] }
+batch_size = 512
+learning_rate = { log = [1e-5, 1e-4] }
 freeze = ["embeddings", 2, 3, 4]
 """
 HUNGRY = """
@@ -36,7 +36,7 @@ pooling = ["mean", "max", "attention"]
 convolutions = { layers = 1, channels = 4096, kernel = 3, skip = [false, true] }
 blocks = { layers = 8, heads = [1, 4, 8] }
 [recipe]
-rate = { log = [1e-5, 1e-4] }
+learning_rate = { log = [1e-5, 1e-4] }
 freeze = ["embeddings", 2, 3, 4]
 """
 LOADS = """
@@ -105,7 +105,7 @@ def main() -> None:
             number, plan = numbered
             task = plan if plan in tasks else "sst2"
             words = [str(args.data / tasks[task]), "--encoder", encoder, "--limit", "500", "--seed", str(number)]
-            words += ["--kind", "classes", "--workers", str(max(1, cores // args.abreast))]
+            words += ["--problem-type", "single_label_classification", "--workers", str(max(1, cores // args.abreast))]
             words += ["--space", str(folder / f"{plan}.toml")] if plan not in tasks else []
             return run_one(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2")
 

@@ -20,13 +20,14 @@ import torch
 from measure import encoder_folder, finish, interleaved, options
 from throughput import RECIPE, trainer_epoch
 
-from headhunt.data import Task, save_task
+from headhunt.data import Task
+from headhunt.engine.trial_runner import Starting, TrialRunner
 from headhunt.modeling.architecture import Head
+from headhunt.run.task import save_task
 from headhunt.spec import Spec
-from headhunt.trial import Bench, Starting
 
 
-def stored_epoch(bench: Bench, encoder: str, freeze: int | str) -> Callable[[], object]:
+def stored_epoch(bench: TrialRunner, encoder: str, freeze: int | str) -> Callable[[], object]:
     recipe = replace(RECIPE, freeze=freeze)
     spec = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe).canonical()
     training, _, tokens = bench.open(spec, np.arange(len(bench.targets)), 0)
@@ -47,12 +48,12 @@ def main() -> None:
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     rows, repeats = (64, 1) if args.quick else (500, args.repeats)
-    task = Task.load(args.data / "cs224n_sst5", limit=rows, seed=0, kind="classes")
+    task = Task.load(args.data / "cs224n_sst5", limit=rows, seed=0, problem_type="single_label_classification")
     task.splits.pop("validation", None)  # every row of the bench is then a training row
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         save_task(task, Path(folder) / "task")
-        bench = Bench(folder, metric="accuracy")
+        bench = TrialRunner(folder, metric="accuracy")
         began = time.perf_counter()
         half = stored_epoch(bench, encoder, 3)
         half()

@@ -28,11 +28,11 @@ from headhunt.spec import Recipe, Spec
 TASKS = ("sst2", "trec6", "mrpc", "cr")
 PAIRS = ("mrpc",)
 PLAIN = {
-    "plain, rate 5e-5": (Head(), Recipe(rate=5e-5)),
-    "plain, rate 1e-4": (Head(), Recipe(rate=1e-4)),
+    "plain, rate 5e-5": (Head(), Recipe(learning_rate=5e-5)),
+    "plain, rate 1e-4": (Head(), Recipe(learning_rate=1e-4)),
 }
 # One recipe for all others, chosen on sst2: the lowest third of the layers stays as it is.
-TUNED = Recipe(rate=1e-4, head_rate=5.0, freeze=2, layer_decay=0.95)
+TUNED = Recipe(learning_rate=1e-4, head_lr_multiplier=5.0, freeze=2, layer_decay=0.95)
 ONE_TEXT = {
     "mean": (Head(pooling="mean"), TUNED),
     "max": (Head(pooling="max"), TUNED),
@@ -66,8 +66,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """One training, scored on the test rows."""
     import torch
 
-    from headhunt import api
     from headhunt.data import Task
+    from headhunt.engine import api
 
     torch.set_num_threads(job["threads"])
     task = Task.load(Path(job["data"]) / job["task"], limit=job["rows"], seed=0)

@@ -24,8 +24,8 @@ from search import draw
 MEASURE = """
 import json, sys
 from pathlib import Path
-from headhunt.cost import latency
-from headhunt.data import open_task
+from headhunt.engine.profiling import latency
+from headhunt.run.task import open_task
 from headhunt.predictor import Predictor
 
 split = open_task(Path(sys.argv[1]) / "task").splits["train"]
@@ -44,7 +44,7 @@ def search(words: list[str], folder: Path, seconds: int, encoder: str, *limit: s
 
 def latencies(folder: Path) -> list[float]:
     """Of every candidate that was judged in full."""
-    from headhunt.run import Run
+    from headhunt.run.directory import Run
 
     results = [result for trial in Run(folder).state.trials for result in trial.results.values()]
     return [result.extra["latency_ms"] for result in results if "latency_ms" in (result.extra or {})]

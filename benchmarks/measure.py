@@ -56,7 +56,7 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bo
 
 def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
     """Prints the result as one JSON object, the last line, and keeps it where asked."""
-    from headhunt.api import versions
+    from headhunt.engine.api import versions
 
     command = [f"python benchmarks/{Path(sys.argv[0]).name}"]
     skip = ("--out", "--data", "--encoder", "--runs")  # paths of one machine say nothing elsewhere

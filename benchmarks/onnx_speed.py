@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from measure import encoder_folder, finish, options
 
-from headhunt import api
 from headhunt.data import Task
-from headhunt.delivery.onnx import export
-from headhunt.delivery.runtime import Model
+from headhunt.delivery.onnx.export import export
+from headhunt.delivery.onnx.runtime import Model
+from headhunt.engine import api
 from headhunt.predictor import Predictor
 from headhunt.spec import plain
 

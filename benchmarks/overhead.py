@@ -19,18 +19,18 @@ from typing import Any
 import torch
 from measure import encoder_folder, finish, options
 
-from headhunt.data import Task, save_task
-from headhunt.ledger import Request
+from headhunt.data import Task
+from headhunt.engine.trial_runner import TrialRunner
 from headhunt.modeling.architecture import Head
-from headhunt.run import Run
-from headhunt.space import Space
-from headhunt.spec import plain
+from headhunt.run.directory import Run
+from headhunt.run.ledger import Request
+from headhunt.run.task import save_task
+from headhunt.spec import Space, plain
 from headhunt.study.candidates import Candidates
-from headhunt.study.executor import Inline
+from headhunt.study.executors import Inline
+from headhunt.study.ladder import Ladder
 from headhunt.study.ray_executor import RayWorkers
-from headhunt.study.rungs import Ladder
 from headhunt.study.study import Limits, Study
-from headhunt.trial import Bench
 
 SMALL = Space.from_dict(
     {
@@ -44,7 +44,7 @@ SMALL = Space.from_dict(
 )
 
 
-def inline_vs_sum(bench: Bench, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
+def inline_vs_sum(bench: TrialRunner, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
     own: list[float] = []
 
     def evaluate(request: Request) -> Any:
@@ -90,10 +90,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         save_task(task, Path(folder) / "task")
-        bench = Bench(folder, metric="accuracy")
+        bench = TrialRunner(folder, metric="accuracy")
         result = inline_vs_sum(bench, encoder, trials, Path(folder) / "run")
         inline, rates = Inline(bench.run), {"inline": [], "ray": []}
-        workers = RayWorkers("headhunt.trial:Bench", {"folder": folder, "metric": "accuracy", "threads": 1}, workers=2)
+        workers = RayWorkers(
+            "headhunt.engine.trial_runner:TrialRunner",
+            {"folder": folder, "metric": "accuracy", "threads": 1},
+            workers=2,
+        )
         try:
             trials_per_second(workers, encoder, 4)  # warms both
             for _ in range(turns):

@@ -11,12 +11,14 @@ from statistics import mean
 import numpy as np
 from measure import encoder_folder, finish, options
 
-from headhunt import api
 from headhunt.data import Task
+from headhunt.engine import api
 from headhunt.spec import Recipe, Spec
 
 # Trainer's schedule of the same name; its defaults for the rest: AdamW without decay, clipping at 1, whole precision.
-RECIPE = Recipe(rate=5e-5, epochs=10, batch=32, weight_decay=0.0, schedule="cosine", warmup=0.06, max_length=128)
+RECIPE = Recipe(
+    learning_rate=5e-5, epochs=10, batch_size=32, weight_decay=0.0, schedule="cosine", warmup=0.06, max_length=128
+)
 
 
 def headhunt_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> float:
@@ -53,9 +55,9 @@ def trainer_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> flo
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
-            learning_rate=recipe.rate,
+            learning_rate=recipe.learning_rate,
             num_train_epochs=recipe.epochs,
-            per_device_train_batch_size=recipe.batch,
+            per_device_train_batch_size=recipe.batch_size,
             per_device_eval_batch_size=64,
             lr_scheduler_type=recipe.schedule,
             warmup_steps=recipe.warmup,

@@ -34,7 +34,8 @@ _benches: dict[str, Any] = {}
 
 def prepare(name: str, data: Path, encoder: str, folder: Path) -> None:
     """A task with 80 rows to learn from and 400 others to be judged on, all of the training split."""
-    from headhunt.data import Task, save_task
+    from headhunt.data import Task
+    from headhunt.run.task import save_task
 
     task = Task.load(data / name, limit=ROWS + JUDGED, seed=0)
     train = task.splits["train"]
@@ -45,14 +46,14 @@ def prepare(name: str, data: Path, encoder: str, folder: Path) -> None:
 
 
 def judge(job: dict[str, Any]) -> dict[str, Any]:
-    from headhunt.hunt import layers_in
-    from headhunt.ledger import Request
-    from headhunt.space import Space
-    from headhunt.trial import Bench
+    from headhunt.engine.search import layers_in
+    from headhunt.engine.trial_runner import TrialRunner
+    from headhunt.run.ledger import Request
+    from headhunt.spec import Space
 
     home = Path(job["folder"]) / job["task"]
     if job["task"] not in _benches:
-        _benches[job["task"]] = Bench(home, metric="accuracy", threads=1)
+        _benches[job["task"]] = TrialRunner(home, metric="accuracy", threads=1)
     bench = _benches[job["task"]]
     space = Space.load("default", layers_in(job["encoder"]))
     spec = space.draw(job["number"], encoder=job["encoder"], pair=bench.task.pair)
@@ -83,7 +84,7 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
         "freeze": str(recipe.freeze),
         "tokens": bool(head.convolutions or head.blocks),
         "siamese": head.siamese,
-        "rate": recipe.rate,
+        "learning_rate": recipe.learning_rate,
     }
     return row
 

@@ -21,9 +21,9 @@ import numpy as np
 from measure import finish, options
 from toy import Toy, Virtual
 
-from headhunt.ledger import Outcome, Request, read
-from headhunt.run import Run
-from headhunt.space import Space
+from headhunt.run.directory import Run
+from headhunt.run.ledger import Outcome, Request, read
+from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.study import Limits, Study
 

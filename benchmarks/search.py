@@ -40,12 +40,18 @@ def draw(name: str, data: Path, folder: Path, rows: int = 500, seed: int = 0) ->
     columns = ["text", "text_b", "label"] if name == "mrpc" else ["text", "label"]
     train[columns].to_parquet(folder / f"{name}_train.parquet")
     test[columns].to_parquet(folder / f"{name}_test.parquet")
-    return [str(folder / f"{name}_train.parquet"), "--test", str(folder / f"{name}_test.parquet"), "--kind", "classes"]
+    return [
+        str(folder / f"{name}_train.parquet"),
+        "--test",
+        str(folder / f"{name}_test.parquet"),
+        "--problem-type",
+        "single_label_classification",
+    ]
 
 
 def curve_of(folder: Path, top: int) -> list[tuple[float, float]]:
     """Seconds and the best score so far of fully judged candidates."""
-    from headhunt.run import Run
+    from headhunt.run.directory import Run
 
     state = Run(folder).state
     curve, best = [], -1.0

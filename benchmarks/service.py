@@ -168,9 +168,9 @@ def ask(port: int, texts: Path, connections: int, seconds: float, rate: float | 
 
 def make(encoder: str, data: Path, folder: Path, count: int) -> tuple[Path, Path]:
     """An export of the plain head, and a file of texts. In a process of its own, so that torch is gone afterwards."""
-    from headhunt import api
     from headhunt.data import Task
-    from headhunt.delivery.onnx import export
+    from headhunt.delivery.onnx.export import export
+    from headhunt.engine import api
     from headhunt.spec import Recipe, Spec
 
     task = Task.load(data / "sst2", seed=0)
@@ -183,7 +183,7 @@ def make(encoder: str, data: Path, folder: Path, count: int) -> tuple[Path, Path
 
 def bare(export: Path, texts: list[str], threads: int, seconds: float) -> float:
     """Texts a second of a loop without a server, the best of several passes over some of the texts."""
-    from headhunt.delivery.runtime import Model
+    from headhunt.delivery.onnx.runtime import Model
 
     model = Model(export, threads=threads)
     model.outputs(texts[:64], batch=32)

@@ -19,15 +19,15 @@ from headhunt.modeling.architecture import Head
 from headhunt.spec import Recipe, Smart, Spec
 
 HEADS = {"cross": Head(pooling="mean"), "siamese": Head(pooling="mean", siamese="difference")}
-RECIPE = Recipe(rate=1e-4, head_rate=5.0, freeze=2, layer_decay=0.95, epochs=5)
+RECIPE = Recipe(learning_rate=1e-4, head_lr_multiplier=5.0, freeze=2, layer_decay=0.95, epochs=5)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """One training and its accuracy on the test rows."""
     import torch
 
-    from headhunt import api
     from headhunt.data import Task
+    from headhunt.engine import api
 
     torch.set_num_threads(1)
     task = Task.load(Path(job["data"]) / "mrpc", limit=job["rows"], seed=0)
@@ -47,8 +47,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def cost(data: Path, encoder: str, rows: int, repeats: int) -> dict[str, float]:
     """Seconds of a step with SMART over one without, both modes, interleaved, best of several epochs."""
-    from headhunt import api
     from headhunt.data import Task
+    from headhunt.engine import api
 
     task = Task.load(data / "mrpc", limit=rows, seed=0)
     ratios = {}

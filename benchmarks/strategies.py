@@ -24,12 +24,12 @@ from typing import Any
 from measure import finish, options
 from toy import LANDSCAPES, OPTIMUM, Toy
 
-from headhunt.ledger import Outcome, Request
-from headhunt.run import Run
-from headhunt.space import Space
+from headhunt.run.directory import Run
+from headhunt.run.ledger import Outcome, Request
+from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
-from headhunt.study.executor import Inline
-from headhunt.study.rungs import Ladder
+from headhunt.study.executors import Inline
+from headhunt.study.ladder import Ladder
 from headhunt.study.strategies import STRATEGIES
 from headhunt.study.study import Limits, Study
 
@@ -76,7 +76,7 @@ def spent(name: str, landscape: str, seed: int, most: float) -> float:
     ):
         candidates = AllAlike(Space.load("default"), encoder="toy")
         extra = {"share": 0.0} if "no random share" in name else {}
-        extra |= {"thrift": 0.0} if strategy == "bohb" else {}
+        extra |= {"frozen_fraction": 0.0} if strategy == "bohb" else {}
         study = Study(
             run, candidates, Inline(evaluate), strategy=strategy, ladder=ladder, seed=seed, known=False,
             options=extra, limits=Limits(trials=20_000),

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from measure import encoder_folder, finish, interleaved, options
 
-from headhunt import api
 from headhunt.data import Task
-from headhunt.device import autocast, pick_device
+from headhunt.engine import api
 from headhunt.predictor import BATCH
 from headhunt.spec import Recipe, Spec
-from headhunt.tokens import by_length, shuffled_by_length
+from headhunt.training.device import autocast, pick_device
+from headhunt.training.tokens import by_length, shuffled_by_length
 
-RECIPE = Recipe(rate=5e-5, epochs=1, batch=32, freeze="none", max_length=128)
+RECIPE = Recipe(learning_rate=5e-5, epochs=1, batch_size=32, freeze="none", max_length=128)
 
 
 def headhunt_epoch(task: Task, encoder: str) -> Callable[[], object]:
@@ -40,9 +40,9 @@ def bare_epoch(task: Task, encoder: str) -> Callable[[], object]:
     """What one would write by hand, with the same batches made beforehand and the same precision."""
     training, _ = api.prepare(task, task.splits["train"], Spec(encoder=encoder, recipe=RECIPE))
     model, tokens, device = training.model, training.tokens, training.device
-    order = list(shuffled_by_length(tokens.lengths, RECIPE.batch, np.random.default_rng([0, 0])))
+    order = list(shuffled_by_length(tokens.lengths, RECIPE.batch_size, np.random.default_rng([0, 0])))
     batches = [({k: v.to(device) for k, v in tokens.batch(rows).items()}, training.targets[rows]) for rows in order]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RECIPE.rate, weight_decay=0.01, fused=True)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RECIPE.learning_rate, weight_decay=0.01, fused=True)
 
     def run() -> None:
         model.train()
@@ -76,7 +76,7 @@ def trainer_epoch(task: Task, encoder: str, folder: str) -> Callable[[], object]
     ]
     arguments = TrainingArguments(
         folder,
-        per_device_train_batch_size=RECIPE.batch,
+        per_device_train_batch_size=RECIPE.batch_size,
         num_train_epochs=1,
         save_strategy="no",
         logging_strategy="no",

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headhunt.ledger import Outcome, Request
+from headhunt.run.ledger import Outcome, Request
 
 Spec = dict[str, Any]
 
@@ -31,8 +31,8 @@ def ridge(spec: Spec) -> float:
     head, recipe = spec["head"], spec["recipe"]
     freeze = {"none": 0, "embeddings": 0.5, "all": 5}.get(recipe["freeze"], recipe["freeze"])
     best_rate = 6e-5 * math.exp(0.35 * freeze)  # the less is trained, the faster it should be
-    loss = 0.10 * off(recipe["rate"], best_rate, 1.6)
-    loss += 0.04 * off(recipe["rate"] * recipe["head_rate"], 1.2e-3, 2.5)
+    loss = 0.10 * off(recipe["learning_rate"], best_rate, 1.6)
+    loss += 0.04 * off(recipe["learning_rate"] * recipe["head_lr_multiplier"], 1.2e-3, 2.5)
     loss += {"none": 0.02, "embeddings": 0.01, 2: 0.0, 3: 0.002, 4: 0.015, "all": 0.12}[recipe["freeze"]]
     pooling = {"attention": 0.0, "mean": 0.002, "mean_max": 0.006, "max": 0.02, "routing": 0.02, "pooler": 0.03}
     loss += pooling.get(head["pooling"], 0.04)
@@ -57,17 +57,17 @@ def valley(spec: Spec) -> float:
         loss += 0.02 * (not conv["skip"] and conv["layers"] == 2) + 0.025 * (head["blocks"] is not None)
         loss += {"max": 0.0, "mean_max": 0.001, "attention": 0.004}.get(head["pooling"], 0.02)
     loss += 0.01 * (head["blocks"] is not None)
-    loss += 0.08 * off(recipe["rate"], 1.5e-4, 1.5)
+    loss += 0.08 * off(recipe["learning_rate"], 1.5e-4, 1.5)
     loss += {"all": 0.10, 4: 0.006, "none": 0.004}.get(recipe["freeze"], 0.0)
     loss += 0.004 * (recipe["schedule"] == "constant") + 0.003 * (recipe["label_smoothing"] == 0.1)
-    return loss + 0.004 * (recipe["batch"] == 32)
+    return loss + 0.004 * (recipe["batch_size"] == 32)
 
 
 def recipes(spec: Spec) -> float:
     """The head hardly matters, the recipe does; too fast a rate without warm-up fails altogether."""
     head, recipe = spec["head"], spec["recipe"]
-    loss = 0.12 * off(recipe["rate"], 2.2e-4, 1.4)
-    if recipe["rate"] > 3.2e-4 and recipe["warmup"] == 0.0 and recipe["freeze"] in ("none", "embeddings"):
+    loss = 0.12 * off(recipe["learning_rate"], 2.2e-4, 1.4)
+    if recipe["learning_rate"] > 3.2e-4 and recipe["warmup"] == 0.0 and recipe["freeze"] in ("none", "embeddings"):
         return 10.0
     smart = recipe["smart"]
     loss += 0.012 if smart is None else 0.012 * off(smart["weight"], 4.0, 1.2, 2.0)
@@ -88,10 +88,10 @@ def crowd(spec: Spec) -> float:
     loss += 0.0 if head["blocks"] is not None and head["blocks"]["heads"] == 4 else 0.004
     loss += {"mean": 0.0, "attention": 0.002, "routing": 0.004}.get(head["pooling"], 0.012)
     loss += 0.05 * abs(head["dropout"] - 0.1)
-    loss += 0.03 * off(recipe["rate"], 1e-4, 1.2) + 0.008 * off(recipe["head_rate"], 6.0, 1.5)
+    loss += 0.03 * off(recipe["learning_rate"], 1e-4, 1.2) + 0.008 * off(recipe["head_lr_multiplier"], 6.0, 1.5)
     loss += {0.0: 0.003, 1e-5: 0.0, 1e-4: 0.0, 1e-2: 0.003}[recipe["weight_decay"]]
     loss += {"none": 0.004, "embeddings": 0.002, "all": 0.04}.get(recipe["freeze"], 0.0)
-    loss += 0.003 * (recipe["batch"] == 32) + 0.003 * recipe["class_weights"]
+    loss += 0.003 * (recipe["batch_size"] == 32) + 0.003 * recipe["class_weights"]
     return loss + 0.004 * (recipe["smart"] is None) + 0.003 * (recipe["label_smoothing"] == 0.0)
 
 
@@ -104,7 +104,7 @@ def slow(spec: Spec) -> float:
     """How much a candidate is underrated early, 0 to 1: low rates, large heads, much regularisation."""
     head, recipe = spec["head"], spec["recipe"]
     parts = sum(head[part] is not None for part in ("convolutions", "blocks", "mlp"))
-    late = 0.45 * (1 - min(1.0, math.log(recipe["rate"] / 2e-5) / math.log(25)))
+    late = 0.45 * (1 - min(1.0, math.log(recipe["learning_rate"] / 2e-5) / math.log(25)))
     return late + 0.1 * parts + 0.15 * (recipe["smart"] is not None) + 0.25 * head["dropout"]
 
 

@@ -27,16 +27,16 @@ TASK, SEEDS, ROWS, SEARCHES = "sst2", 10, 1000, 200
 
 def train(job: dict[str, Any]) -> tuple[str, np.ndarray]:
     """The answers of one plain head to the test rows: trained on all rows (part -1) or on a part."""
+    from headhunt.engine.trial_runner import TrialRunner
     from headhunt.spec import plain
-    from headhunt.trial import Bench
 
-    bench = Bench(job["folder"], metric="accuracy", threads=1)
-    rows = np.arange(len(bench.targets)) if job["part"] < 0 else bench.parts[job["part"]][0]
+    bench = TrialRunner(job["folder"], metric="accuracy", threads=1)
+    rows = np.arange(len(bench.targets)) if job["part"] < 0 else bench.folds[job["part"]][0]
     training, predictor, _ = bench.open(plain(job["encoder"], len(bench.targets)), rows, job["seed"])
     for _ in training.reports():
         pass
     training.finish()
-    from headhunt.data import open_task
+    from headhunt.run.task import open_task
 
     test = open_task(Path(job["folder"]) / "task", ("test",)).splits["test"]
     return job["name"], predictor.outputs(test.texts()).astype(np.float32)
@@ -67,7 +67,7 @@ def simulate(
         winner, plain = ([stored[name][rows] for name in group] for group in names)
         if gain:
             winner = [improved(one, truth, gain, rng) for one in winner]
-        found = compare("classes", "accuracy", winner, plain, truth, seed=turn)
+        found = compare("single_label_classification", "accuracy", winner, plain, truth, seed=turn)
         claims += found.sure
         gains.append(found.gain)
         widths.append(found.high - found.low)
@@ -83,7 +83,8 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     args = parser.parse_args()
-    from headhunt.data import Task, open_task, save_task
+    from headhunt.data import Task
+    from headhunt.run.task import open_task, save_task
 
     seeds, searches, rows = (2, 20, 60) if args.quick else (args.seeds, SEARCHES, 500)
     path = RESULTS / "verdict.npz"
@@ -93,7 +94,7 @@ def main() -> None:
             stored = dict(found)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
-        task = Task.load(args.data / TASK, limit=rows, seed=0, kind="classes")
+        task = Task.load(args.data / TASK, limit=rows, seed=0, problem_type="single_label_classification")
         task.splits.pop("validation", None)
         save_task(task, Path(folder) / "task")
         targets = open_task(Path(folder) / "task", ("test",)).splits["test"].targets

@@ -91,8 +91,8 @@ class Browser:
             "one.scrollIntoView({block: 'center', behavior: 'instant'}); const box = one.getBoundingClientRect();"
             "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            self("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+        for problem_type in ("mousePressed", "mouseReleased"):
+            self("Input.dispatchMouseEvent", type=problem_type, x=at[0], y=at[1], button="left", clickCount=1)
 
     def type(self, text: str) -> None:
         """Types into what has the focus."""

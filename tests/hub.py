@@ -236,9 +236,9 @@ class _Answer(BaseHTTPRequestHandler):
         named = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(more or {})}
         self.send(status, json.dumps({"error": message}).encode(), "application/json", named)
 
-    def send(self, status: int, data: bytes, kind: str, headers: dict[str, str]) -> None:
+    def send(self, status: int, data: bytes, problem_type: str, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+        for name, value in {"Content-Type": problem_type, "Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -142,7 +142,11 @@ BAD_INPUTS = [
         csv_file(as_csv([*((f"a text {at}", at / 7) for at in range(30)), ("more", "inf")])),
         ["infinite", "row 31"],
     ),
-    ("not numbers", csv_file(as_csv(), kind="number"), ["no number", "'bad'", "--kind classes"]),
+    (
+        "not numbers",
+        csv_file(as_csv(), problem_type="regression"),
+        ["no number", "'bad'", "--problem-type single_label_classification"],
+    ),
     (
         "numbers with a word among them",
         csv_file(as_csv([*((f"a text {at}", at / 7) for at in range(80)), ("one more", "n/a")])),
@@ -291,11 +295,11 @@ BAD_INPUTS = [
         csv_file(as_csv([("a text", "ab"[at % 2]) for at in range(20)])),
         ["none can be held out", "numbers are not compared"],
     ),
-    ("unknown kind", csv_file(as_csv(), kind="ranking"), ["'ranking'", "classes, labels, number"]),
+    ("unknown problem_type", csv_file(as_csv(), problem_type="ranking"), ["'ranking'", "classes, labels, number"]),
     (
         "lists as classes",
-        jsonl_file(as_jsonl([{"text": t, "label": [y]} for t, y in GOOD]), kind="classes"),
-        ["holds lists", "--kind labels"],
+        jsonl_file(as_jsonl([{"text": t, "label": [y]} for t, y in GOOD]), problem_type="single_label_classification"),
+        ["holds lists", "--problem-type multi_label_classification"],
     ),
     ("wrong delimiter", csv_file(as_csv(mark="|", header="text|label")), ["for the label"]),
     (
@@ -383,7 +387,7 @@ def test_big_files_are_refused_just_the_same(name, make, fragments, tmp_path, mo
 
 
 def test_a_quote_left_open_in_a_big_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("headhunt.data.files.BLOCK", 1 << 12)
+    monkeypatch.setattr("headhunt.data.readers.BLOCK", 1 << 12)
     rows = [*GOOD, ('"an open one', "good"), *GOOD * 100]
     refuse(write(tmp_path / "data.csv", as_csv(rows)), ["row after row 12", "runs on", "quote"])
 
@@ -427,13 +431,13 @@ def test_damaged_rows_raise_nothing_else(tmp_path):
 def test_labels_a_model_does_not_know_are_listed_with_their_rows(tmp_path):
     path = write(tmp_path / "new.csv", as_csv([*GOOD, ("a text", "awful"), ("another", "fine")]))
     with pytest.raises(DataError, match=r"'awful', 'fine'.*label of the model.*rows 13, 14"):
-        load_labelled(path, kind="classes", labels=("bad", "good"), pair=False)
+        load_labelled(path, problem_type="single_label_classification", labels=("bad", "good"), pair=False)
 
 
 def test_a_pair_is_needed(tmp_path):
     path = write(tmp_path / "new.csv", as_csv())
     with pytest.raises(DataError, match=r"two texts per row are needed.*--text-b"):
-        load_labelled(path, kind="classes", labels=("bad", "good"), pair=True)
+        load_labelled(path, problem_type="single_label_classification", labels=("bad", "good"), pair=True)
     with pytest.raises(DataError, match=r"second text per row is needed.*--text-b"):
         load_texts(path, pair=True, text="text")
     with pytest.raises(DataError, match=r"2 rows without exactly one tab \(rows 1, 3\)"):

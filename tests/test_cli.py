@@ -23,7 +23,7 @@ from headhunt.cli import main
 from headhunt.predictor import Predictor
 from headhunt.spec import Spec
 
-QUICK = {"recipe": {"epochs": 12, "batch": 16, "rate": 0.003, "max_length": 32}}
+QUICK = {"recipe": {"epochs": 12, "batch_size": 16, "learning_rate": 0.003, "max_length": 32}}
 COMMAND = [sys.executable, "-m", "headhunt.cli"]
 
 
@@ -71,14 +71,14 @@ def write_csv(path: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
     return path
 
 
-def make_rows(kind: str, count: int, seed: int) -> tuple[str, list[tuple[object, ...]]]:
+def make_rows(problem_type: str, count: int, seed: int) -> tuple[str, list[tuple[object, ...]]]:
     """A header and rows whose labels follow from the words in them."""
     texts, labels = sentences(count, seed)
-    if kind == "classes":
+    if problem_type == "single_label_classification":
         return "text,label", list(zip(texts, labels, strict=True))
-    if kind == "number":
+    if problem_type == "regression":
         return "text,label", [(text, round(len(text.split()) / 7, 3)) for text in texts]
-    if kind == "labels":
+    if problem_type == "multi_label_classification":
         return "text,label", [
             (text, "|".join(w for w in ("cat", "dog", label) if w in (*text.split(), label)))
             for text, label in zip(texts, labels, strict=True)
@@ -89,20 +89,22 @@ def make_rows(kind: str, count: int, seed: int) -> tuple[str, list[tuple[object,
 
 @pytest.fixture(scope="module")
 def models(encoders, tmp_path_factory):
-    """By kind: the folder of a model that `fit` saved, the test file, and what `fit --json` printed."""
+    """By problem_type: the folder of a model that `fit` saved, the test file, and what `fit --json` printed."""
     made: dict[str, tuple[Path, Path, dict]] = {}
 
-    def get(kind: str = "classes") -> tuple[Path, Path, dict]:
-        if kind not in made:
-            folder = tmp_path_factory.mktemp(f"cli-{kind}")
-            train = write_csv(folder / "train.csv", *make_rows(kind, 96, 0))
-            test = write_csv(folder / "test.csv", *make_rows(kind, 32, 1))
+    def get(problem_type: str = "single_label_classification") -> tuple[Path, Path, dict]:
+        if problem_type not in made:
+            folder = tmp_path_factory.mktemp(f"cli-{problem_type}")
+            train = write_csv(folder / "train.csv", *make_rows(problem_type, 96, 0))
+            test = write_csv(folder / "test.csv", *make_rows(problem_type, 32, 1))
             (folder / "spec.json").write_text(json.dumps(QUICK))
-            options = ["--kind", "labels"] if kind == "labels" else []
+            options = (
+                ["--problem-type", "multi_label_classification"] if problem_type == "multi_label_classification" else []
+            )
             words = ["fit", train, "--test", test, "--out", folder / "model", "--encoder", encoders()]
             printed = succeed(*words, "--spec", folder / "spec.json", "--json", *options)
-            made[kind] = folder / "model", test, json.loads(printed)
-        return made[kind]
+            made[problem_type] = folder / "model", test, json.loads(printed)
+        return made[problem_type]
 
     return get
 
@@ -116,7 +118,7 @@ def read_texts(test: Path) -> list[str]:
 
 
 def test_fit_without_a_spec_trains_the_plain_head_and_says_what_to_do_next(encoders, tmp_path):
-    data = write_csv(tmp_path / "data.csv", *make_rows("classes", 40, 0))
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
     done = run("fit", data, "--out", tmp_path / "new" / "model", "--encoder", encoders(), "--limit", 20)
     assert done.code == 0 and "text column: text" in done.err
     assert "accuracy" in done.out and f"headhunt predict {tmp_path / 'new' / 'model'}" in done.out
@@ -124,7 +126,7 @@ def test_fit_without_a_spec_trains_the_plain_head_and_says_what_to_do_next(encod
 
 
 def test_fit_reads_as_much_of_a_text_as_was_asked_for(encoders, tmp_path):
-    header, rows = make_rows("classes", 40, 0)
+    header, rows = make_rows("single_label_classification", 40, 0)
     data = write_csv(tmp_path / "data.csv", header, rows)
     (tmp_path / "spec.json").write_text(json.dumps(QUICK))
     words = ("--encoder", encoders(), "--spec", tmp_path / "spec.json", "--max-length", 16)
@@ -136,12 +138,18 @@ def test_fit_learns_and_keeps_what_it_was_told(models):
     folder, _, facts = models()
     assert facts["out"] == str(folder) and facts["test"]["scores"]["accuracy"]["value"] > 0.8
     card = json.loads((folder / "headhunt.json").read_text())
-    assert card["spec"]["recipe"]["rate"] == 0.003 and card["labels"] == ["bad", "good"] and card["schema"] == 1
+    assert (
+        card["spec"]["recipe"]["learning_rate"] == 0.003
+        and card["labels"] == ["bad", "good"]
+        and card["schema"] == 1
+    )
 
 
-@pytest.mark.parametrize("kind", ["classes", "pair", "number", "labels"])
-def test_evaluate_gives_the_scores_that_fit_gave(models, kind):
-    folder, test, facts = models(kind)
+@pytest.mark.parametrize(
+    "problem_type", ["single_label_classification", "pair", "regression", "multi_label_classification"]
+)
+def test_evaluate_gives_the_scores_that_fit_gave(models, problem_type):
+    folder, test, facts = models(problem_type)
     found = json.loads(succeed("evaluate", folder, test, "--json"))
     assert found["rows"] == 32 and found["scores"].keys() == facts["test"]["scores"].keys()
     for name, score in found["scores"].items():
@@ -161,7 +169,7 @@ def test_evaluate_shows_the_confusion_matrix(models):
 
 
 def test_labels_are_shown_as_they_are_written(encoders, tmp_path):
-    header, rows = make_rows("classes", 40, 0)
+    header, rows = make_rows("single_label_classification", 40, 0)
     data = write_csv(tmp_path / "data.csv", header, [(text, f"[/{label}]") for text, label in rows])
     succeed("fit", data, "--out", tmp_path / "model", "--encoder", encoders())
     shown = succeed("evaluate", tmp_path / "model", data)
@@ -238,11 +246,11 @@ def test_predict_pairs(models, tmp_path):
 
 
 def test_predict_numbers_and_several_labels(models):
-    folder, test, _ = models("number")
+    folder, test, _ = models("regression")
     texts = read_texts(test)
     numbers = [float(line) for line in succeed("predict", folder, "--input", test).splitlines()]
     assert numbers == pytest.approx(Predictor.load(folder).outputs(texts).tolist(), abs=1e-5)
-    folder, test, _ = models("labels")
+    folder, test, _ = models("multi_label_classification")
     rows = [json.loads(line) for line in succeed("predict", folder, "--input", test, "--json").splitlines()]
     assert all(row["label"] == [name for name, p in row["probabilities"].items() if p >= 0.5] for row in rows)
     plain = succeed("predict", folder, "--input", test).splitlines()
@@ -253,9 +261,9 @@ def test_predict_numbers_and_several_labels(models):
 def test_a_candidate_drawn_from_a_space_can_be_fitted(encoders, tmp_path):
     drawn = succeed("space", "paper", "--sample", 1, "--layers", 2, "--encoder", encoders())
     spec = json.loads(drawn)
-    spec["recipe"] |= {"epochs": 1, "batch": 16}
+    spec["recipe"] |= {"epochs": 1, "batch_size": 16}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    data = write_csv(tmp_path / "data.csv", *make_rows("classes", 40, 0))
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
     succeed("fit", data, "--out", tmp_path / "model", "--spec", tmp_path / "spec.json")
     kept = json.loads((tmp_path / "model" / "headhunt.json").read_text())["spec"]
     assert kept["encoder"] == encoders() and kept["head"] == spec["head"]
@@ -263,14 +271,19 @@ def test_a_candidate_drawn_from_a_space_can_be_fitted(encoders, tmp_path):
 
 # ------------------------------------------------------------------------------------------------ refusals
 
-OPTIONS = {"text", "text_b", "label", "kind", "test", "limit"}
+OPTIONS = {"text", "text_b", "label", "problem_type", "test", "limit"}
 
 
 @pytest.mark.parametrize(("name", "make", "fragments"), BAD_INPUTS, ids=[name for name, _, _ in BAD_INPUTS])
 def test_bad_data_is_refused(name, make, fragments, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
     path, options = make(tmp_path)
-    if options.get("kind") not in (None, "classes", "labels", "number"):
+    if options.get("problem_type") not in (
+        None,
+        "single_label_classification",
+        "multi_label_classification",
+        "regression",
+    ):
         pytest.skip("the command line offers only the kinds there are")
     assert options.keys() <= OPTIONS
     words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
@@ -295,10 +308,10 @@ def test_out_must_be_new_or_empty_and_writable(tmp_path):
         (None, ["spec.json", "not there"]),
         ("{not json", ["spec.json", "not JSON"]),
         ("[]", ["spec", "table"]),
-        ('{"recipe": {"rat": 1e-4}}', ["'rat'", "Did you mean 'rate'"]),
+        ('{"recipe": {"learning_rat": 1e-4}}', ["'learning_rat'", "Did you mean 'learning_rate'"]),
         ('{"head": {"poling": "mean"}}', ["'poling'", "Did you mean 'pooling'"]),
         ('{"recipe": {"epochs": "many"}}', ["spec.recipe.epochs", "a number", "'many'"]),
-        ('{"recipe": {"batch": 1.5}}', ["spec.recipe.batch", "a whole number", "1.5"]),
+        ('{"recipe": {"batch_size": 1.5}}', ["spec.recipe.batch_size", "a whole number", "1.5"]),
         ('{"head": {"pooling": "meen"}}', ["pooling", "Did you mean 'mean'"]),
         ('{"head": {"siamese": "dot", "pooling": "mean"}}', ["siamese", "two texts", "has one"]),
     ],
@@ -306,7 +319,7 @@ def test_out_must_be_new_or_empty_and_writable(tmp_path):
 def test_a_bad_spec_is_refused(content, saying, encoders, tmp_path):
     if content is not None:
         (tmp_path / "spec.json").write_text(content)
-    data = write_csv(tmp_path / "data.csv", *make_rows("classes", 20, 0))
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 20, 0))
     words = ["fit", data, "--out", tmp_path / "out", "--spec", tmp_path / "spec.json", "--encoder", encoders()]
     refuse(*words, saying=saying)
     assert not (tmp_path / "out").exists()
@@ -318,7 +331,7 @@ def test_a_spec_needs_an_encoder_from_somewhere(tmp_path):
 
 
 def test_a_bad_encoder_is_refused(encoders, tmp_path):
-    data = write_csv(tmp_path / "data.csv", *make_rows("classes", 20, 0))
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 20, 0))
     words = ["fit", data, "--out", tmp_path / "out", "--encoder"]
     refuse(*words, "no-such/encoder", saying=["The encoder must be", "no-such/encoder", "Check the name"])
     (tmp_path / "empty").mkdir()
@@ -335,7 +348,7 @@ DAMAGES = {
     "card is no JSON": (lambda folder: (folder / "headhunt.json").write_text("{"), "cannot be loaded"),
     "card is a list": (lambda folder: (folder / "headhunt.json").write_text("[]"), "one JSON object"),
     "card of the future": (lambda folder: (folder / "headhunt.json").write_text('{"schema": 99}'), "schema 1"),
-    "card lacks most": (lambda folder: (folder / "headhunt.json").write_text('{"schema": 1}'), "'kind'"),
+    "card lacks most": (lambda folder: (folder / "headhunt.json").write_text('{"schema": 1}'), "'problem_type'"),
     "weights cut": (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot be loaded"),
     "weights missing": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
     "configuration missing": (lambda folder: (folder / "config.json").unlink(), "config.json"),
@@ -444,21 +457,21 @@ def test_the_installed_script_ends_with_two_and_no_traceback(tmp_path):
 WATCHED = """
 import contextlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
-import headhunt.progress
+import headhunt.report.terminal
 from headhunt.cli import main
 
 @contextlib.contextmanager
 def tell(name):
     yield lambda report: print("report", file=sys.stderr, flush=True)
 
-headhunt.progress.training_bar = tell
+headhunt.report.terminal.training_bar = tell
 main()
 """
 
 
 def test_control_c_stops_a_training_at_once_and_leaves_nothing_behind(encoders, tmp_path):
-    data = write_csv(tmp_path / "data.csv", *make_rows("classes", 40, 0))
-    (tmp_path / "spec.json").write_text(json.dumps({"recipe": {"epochs": 1000, "batch": 1}}))
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
+    (tmp_path / "spec.json").write_text(json.dumps({"recipe": {"epochs": 1000, "batch_size": 1}}))
     words = ["fit", data, "--out", tmp_path / "out", "--spec", tmp_path / "spec.json", "--encoder", encoders()]
     command = [sys.executable, "-c", WATCHED, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -14,9 +14,9 @@ from headhunt.modeling import heads
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS, Blocks, Convolutions, Head, Mlp
 from headhunt.modeling.build import build, embeddings_of, layers_of, load_tokenizer
 from headhunt.spec import Recipe
-from headhunt.tokens import Frame, tokenise
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective
+from headhunt.training.tokens import SpecialTokens, tokenise
 
 PARTS = {
     "conv": Head(convolutions=Convolutions(layers=2, channels=12, kernel=5, skip=False), pooling="mean"),
@@ -40,13 +40,15 @@ LABELS = ("bad", "good")
 EVERY = pytest.mark.parametrize("case", CASES)
 
 
-def make(encoder: str, case: str, kind: str = "classes") -> tuple[torch.nn.Module, dict[str, torch.Tensor], object]:
+def make(
+    encoder: str, case: str, problem_type: str = "single_label_classification"
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor], object]:
     """A model with weights large enough to make any difference visible, and a batch of uneven lengths."""
     head, pair = CASES[case]
     tokenizer = load_tokenizer(encoder)
-    separators = Frame.of(tokenizer, pair=True).between
-    labels = () if kind == "number" else LABELS
-    model = build(encoder, head, kind=kind, labels=labels, separators=separators, seed=1).eval()
+    separators = SpecialTokens.of(tokenizer, pair=True).between
+    labels = () if problem_type == "regression" else LABELS
+    model = build(encoder, head, problem_type=problem_type, labels=labels, separators=separators, seed=1).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
@@ -59,11 +61,11 @@ def trained(encoder: str, case: str, recipe: Recipe, steps: int) -> Training:
     head, pair = CASES[case]
     tokenizer = load_tokenizer(encoder)
     texts, labels = sentences(16)
-    separators = Frame.of(tokenizer, pair=True).between
-    model = build(encoder, head, kind="classes", labels=LABELS, separators=separators)
+    separators = SpecialTokens.of(tokenizer, pair=True).between
+    model = build(encoder, head, problem_type="single_label_classification", labels=LABELS, separators=separators)
     targets = np.array([LABELS.index(label) for label in labels])
     tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
-    training = Training(model, tokens, targets, Objective("classes"), recipe, precision="fp32")
+    training = Training(model, tokens, targets, Objective("single_label_classification"), recipe, precision="fp32")
     for _, batch in zip(range(steps), training._batches(training.steps), strict=False):
         training._train(batch, None)
         training.step += 1
@@ -77,7 +79,7 @@ def test_the_tables_are_twins():
 
 @EVERY
 def test_gradients_reach_all_that_is_trained_and_nothing_frozen(encoders, case):
-    training = trained(encoders(), case, Recipe(batch=8, freeze=1), steps=0)
+    training = trained(encoders(), case, Recipe(batch_size=8, freeze=1), steps=0)
     loss = training._loss(np.arange(8), 0, None)
     loss.backward()
     missing = [
@@ -95,7 +97,7 @@ def test_gradients_reach_all_that_is_trained_and_nothing_frozen(encoders, case):
 @EVERY
 def test_frozen_weights_stay_bit_equal_and_the_rest_moves(encoders, case):
     before = {n: p.clone() for n, p in trained(encoders(), case, Recipe(freeze=1), 0).model.named_parameters()}
-    after = trained(encoders(), case, Recipe(batch=8, freeze=1, rate=1e-3, warmup=0.0), 3).model
+    after = trained(encoders(), case, Recipe(batch_size=8, freeze=1, learning_rate=1e-3, warmup=0.0), 3).model
     same = {n for n, p in after.named_parameters() if torch.equal(p, before[n])}
     frozen = {n for n, p in after.named_parameters() if not p.requires_grad}
     assert frozen and same == frozen

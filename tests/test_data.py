@@ -92,7 +92,11 @@ def test_every_source_gives_the_same_task(tmp_path):
     sources = write_sources(tmp_path)
     tasks = {name: Task.load(source) for name, source in sources.items()}
     first = tasks["csv"]
-    assert first.kind == "classes" and first.labels == ("bad", "fine", "good") and not first.pair
+    assert (
+        first.problem_type == "single_label_classification"
+        and first.labels == ("bad", "fine", "good")
+        and not first.pair
+    )
     assert first.columns == Columns("text", None, "label")
     for name, task in tasks.items():
         assert task.fingerprint == first.fingerprint, name
@@ -182,13 +186,13 @@ def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
 
 def test_json_columns_may_appear_and_widen_late(tmp_path, monkeypatch):
     monkeypatch.setattr("headhunt.data.tables.BIG", 1)
-    monkeypatch.setattr("headhunt.data.files.BLOCK", 512)
+    monkeypatch.setattr("headhunt.data.readers.BLOCK", 512)
     rows = [{"text": text, "label": at if at < 40 else at + 0.5} for at, text in enumerate(TEXTS)]
     for row in rows[50:]:
         row["extra"] = {"source": "web"}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task = Task.load(tmp_path / "a.jsonl", test=rows)
-    assert task.kind == "number"
+    assert task.problem_type == "regression"
     np.testing.assert_allclose(task.splits["train"].targets, [row["label"] for row in rows])
     rows[70]["label"] = "seventy"
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -247,27 +251,30 @@ def test_named_columns_win():
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "labels"),
+    ("values", "problem_type", "labels"),
     [
-        (["yes", "no"] * 40, "classes", ("no", "yes")),
-        ([2, 10, 1, 2] * 20, "classes", ("1", "2", "10")),
-        ([True, False] * 40, "classes", ("False", "True")),
-        ([1.0, 2.0] * 40, "classes", ("1", "2")),
-        ([at / 4 for at in range(80)], "number", ()),
-        ([float(at) for at in range(80)], "number", ()),
-        (list(range(80)), "number", ()),
-        (["01", "02"] * 40, "classes", ("01", "02")),
-        ([" yes", "no "] * 40, "classes", ("no", "yes")),
-        ([["a", "b"], [], ["b"], ["c"]] * 20, "labels", ("a", "b", "c")),
-        ([[3, 1], [10]] * 40, "labels", ("1", "3", "10")),
+        (["yes", "no"] * 40, "single_label_classification", ("no", "yes")),
+        ([2, 10, 1, 2] * 20, "single_label_classification", ("1", "2", "10")),
+        ([True, False] * 40, "single_label_classification", ("False", "True")),
+        ([1.0, 2.0] * 40, "single_label_classification", ("1", "2")),
+        ([at / 4 for at in range(80)], "regression", ()),
+        ([float(at) for at in range(80)], "regression", ()),
+        (list(range(80)), "regression", ()),
+        (["01", "02"] * 40, "single_label_classification", ("01", "02")),
+        ([" yes", "no "] * 40, "single_label_classification", ("no", "yes")),
+        ([["a", "b"], [], ["b"], ["c"]] * 20, "multi_label_classification", ("a", "b", "c")),
+        ([[3, 1], [10]] * 40, "multi_label_classification", ("1", "3", "10")),
     ],
 )
-def test_the_kind_is_told_from_the_labels(values, kind, labels, tmp_path):
+def test_the_kind_is_told_from_the_labels(values, problem_type, labels, tmp_path):
     task = Task.load((TEXTS, values))
-    assert (task.kind, task.labels) == (kind, labels)
-    path = write_csv(tmp_path / "a.csv", zip(TEXTS, map(json.dumps if kind == "labels" else str, values), strict=True))
+    assert (task.problem_type, task.labels) == (problem_type, labels)
+    path = write_csv(
+        tmp_path / "a.csv",
+        zip(TEXTS, map(json.dumps if problem_type == "multi_label_classification" else str, values), strict=True),
+    )
     again = Task.load(path)
-    assert (again.kind, again.labels) == (kind, labels), "read from CSV"
+    assert (again.problem_type, again.labels) == (problem_type, labels), "read from CSV"
     for name, split in task.splits.items():
         np.testing.assert_array_equal(split.targets, again.splits[name].targets)
 
@@ -283,12 +290,12 @@ def test_targets():
 
 
 def test_the_kind_can_be_said(tmp_path):
-    assert Task.load((TEXTS, list(range(1, 6)) * 16), kind="number").kind == "number"
-    task = Task.load((TEXTS, list(range(80)) * 1), kind="number")
+    assert Task.load((TEXTS, list(range(1, 6)) * 16), problem_type="regression").problem_type == "regression"
+    task = Task.load((TEXTS, list(range(80)) * 1), problem_type="regression")
     assert not task.warnings
     with_bars = write_csv(tmp_path / "a.csv", [(text, "x|y" if at % 2 else "y") for at, text in enumerate(TEXTS)])
     assert Task.load(with_bars).labels == ("x|y", "y")
-    assert Task.load(with_bars, kind="labels").labels == ("x", "y")
+    assert Task.load(with_bars, problem_type="multi_label_classification").labels == ("x", "y")
 
 
 # ------------------------------------------------------------------------------------------------ splits
@@ -536,18 +543,36 @@ def test_a_split_reads_stretches_in_order():
 
 def test_load_labelled(tmp_path):
     path = write_csv(tmp_path / "new.csv", ROWS[:5])
-    split = load_labelled(path, kind="classes", labels=("good", "fine", "bad", "unseen"), pair=False)
+    split = load_labelled(
+        path, problem_type="single_label_classification", labels=("good", "fine", "bad", "unseen"), pair=False
+    )
     assert split.texts() == TEXTS[:5] and split.targets.tolist() == [2, 1, 0, 2, 1]
     folder = tmp_path / "set"
     folder.mkdir()
     write_csv(folder / "train.csv", ROWS[:30])
     write_csv(folder / "dev.csv", ROWS[30:40])
-    assert len(load_labelled(folder, kind="classes", labels=("bad", "fine", "good"), pair=False)) == 10
+    assert (
+        len(
+            load_labelled(
+                folder, problem_type="single_label_classification", labels=("bad", "fine", "good"), pair=False
+            )
+        )
+        == 10
+    )
     write_csv(folder / "test.csv", ROWS[40:47])
-    assert len(load_labelled(folder, kind="classes", labels=("bad", "fine", "good"), pair=False)) == 7
-    numbers = load_labelled((TEXTS[:3], [1, 2, 3]), kind="number", labels=(), pair=False)
+    assert (
+        len(
+            load_labelled(
+                folder, problem_type="single_label_classification", labels=("bad", "fine", "good"), pair=False
+            )
+        )
+        == 7
+    )
+    numbers = load_labelled((TEXTS[:3], [1, 2, 3]), problem_type="regression", labels=(), pair=False)
     assert numbers.targets.tolist() == [1.0, 2.0, 3.0] and numbers.targets.dtype == np.float32
-    several = load_labelled((TEXTS[:2], [["a"], []]), kind="labels", labels=("b", "a"), pair=False)
+    several = load_labelled(
+        (TEXTS[:2], [["a"], []]), problem_type="multi_label_classification", labels=("b", "a"), pair=False
+    )
     assert several.targets.tolist() == [[0, 1], [0, 0]]
 
 

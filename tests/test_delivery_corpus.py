@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import sentences
 
-from headhunt import api
 from headhunt.data.inputs import ParquetRows, find_inputs
-from headhunt.delivery.corpus import MANIFEST, SUCCESS, label_corpus
+from headhunt.delivery.corpus.label import MANIFEST, SUCCESS, label_corpus
+from headhunt.engine import api
 from headhunt.errors import DataError, HeadhuntError, ModelError
 from headhunt.spec import Recipe, Spec
 
@@ -36,18 +36,18 @@ def models(encoders, tmp_path_factory):
     texts, labels = sentences(40)
     several = [[label, "long"] if len(text) > 20 else [label] for text, label in zip(texts, labels, strict=True)]
     data = {
-        "classes": {"text": texts, "label": labels},
-        "labels": {"text": texts, "label": several},
-        "number": {"text": texts, "label": [len(text) / 7 for text in texts]},
+        "single_label_classification": {"text": texts, "label": labels},
+        "multi_label_classification": {"text": texts, "label": several},
+        "regression": {"text": texts, "label": [len(text) / 7 for text in texts]},
         "pair": {"text": texts, "text_b": texts[::-1], "label": labels},
     }
 
-    def get(kind: str = "classes"):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp("models") / kind
-            spec = Spec(encoder=encoders(), recipe=Recipe(rate=1e-3, epochs=2, batch=8, max_length=16))
-            made[kind] = folder, api.fit(data[kind], spec=spec, out=folder, precision="fp32")
-        return made[kind]
+    def get(problem_type: str = "single_label_classification"):
+        if problem_type not in made:
+            folder = tmp_path_factory.mktemp("models") / problem_type
+            spec = Spec(encoder=encoders(), recipe=Recipe(learning_rate=1e-3, epochs=2, batch_size=8, max_length=16))
+            made[problem_type] = folder, api.fit(data[problem_type], spec=spec, out=folder, precision="fp32")
+        return made[problem_type]
 
     return get
 
@@ -97,14 +97,16 @@ def check_rows(found: list[dict], predictor, table: pa.Table) -> None:
             assert row["probabilities"] == pytest.approx(answer.probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "pair"])
-def test_every_row_gets_what_predict_gives(tmp_path, models, kind):
-    model, predictor = models(kind)
+@pytest.mark.parametrize(
+    "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair"]
+)
+def test_every_row_gets_what_predict_gives(tmp_path, models, problem_type):
+    model, predictor = models(problem_type)
     table = corpus(150)
-    if kind == "pair":
+    if problem_type == "pair":
         table = table.append_column("text_b", pa.array(corpus(150, 7)["text"].to_pylist()))
     write(table, tmp_path / "in" / "a.parquet")
-    found = label(model, tmp_path / "in", tmp_path / "out", probabilities=kind != "number")
+    found = label(model, tmp_path / "in", tmp_path / "out", probabilities=problem_type != "regression")
     assert (found.rows, found.labelled, found.shards, found.problems, found.whole) == (150, 150, 5, {}, True)
     rows = read(tmp_path / "out")
     check_rows(rows, predictor, table)
@@ -199,17 +201,17 @@ def test_bad_rows_are_told_apart(tmp_path, models):
     assert (found.rows, found.labelled, found.whole) == (8, 3, True)
 
 
-@pytest.mark.parametrize("kind", ["labels", "number"])
-def test_bad_rows_of_other_kinds(tmp_path, models, kind):
-    model, predictor = models(kind)
+@pytest.mark.parametrize("problem_type", ["multi_label_classification", "regression"])
+def test_bad_rows_of_other_kinds(tmp_path, models, problem_type):
+    model, predictor = models(problem_type)
     pq.write_table(pa.table({"text": ["a good movie", None, "bad"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": pa.nulls(3, pa.string())}), tmp_path / "b.parquet")
     label(model, tmp_path / "*.parquet", tmp_path / "out", probabilities=True, text="text")
     rows = read(tmp_path / "out")
     first, last = predictor.predict(["a good movie", "bad"])
     want = [first.label, None, last.label, None, None, None]
-    assert [row["label"] for row in rows] == (pytest.approx(want, abs=1e-4) if kind == "number" else want)
-    if kind == "labels":
+    assert [row["label"] for row in rows] == (pytest.approx(want, abs=1e-4) if problem_type == "regression" else want)
+    if problem_type == "multi_label_classification":
         assert [row["probabilities"] is None for row in rows] == [False, True, False, True, True, True]
 
 
@@ -265,15 +267,15 @@ def test_no_readable_file_is_an_error(tmp_path, models):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["classes", "pair"])
-def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, kind):
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "pair"])
+def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, problem_type):
     pytest.importorskip("onnxruntime")
-    from headhunt.delivery.onnx import export
+    from headhunt.delivery.onnx.export import export
 
-    model, predictor = models(kind)
+    model, predictor = models(problem_type)
     export(model, tmp_path / "onnx")
     table = corpus(70)
-    if kind == "pair":
+    if problem_type == "pair":
         table = table.append_column("text_b", pa.array(corpus(70, 7)["text"].to_pylist()))
     write(table, tmp_path / "a.parquet")
     label(tmp_path / "onnx", tmp_path / "a.parquet", tmp_path / "out", probabilities=True)
@@ -281,7 +283,7 @@ def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, kind):
 
 
 def test_how_it_goes_is_told_in_a_log(capsys, monkeypatch):
-    from headhunt import progress
+    from headhunt.report import terminal as progress
 
     clock = iter([0.0, 50.0, 60.0, 100.0])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -327,7 +329,7 @@ def test_another_run_into_the_same_folder_is_refused(tmp_path, models):
         with pytest.raises(HeadhuntError, match=told):
             label(model, source, out, **options)
     with pytest.raises(HeadhuntError, match="the model is another"):
-        label(models("labels")[0], source, out)
+        label(models("multi_label_classification")[0], source, out)
     write(corpus(40), tmp_path / "in" / "b.parquet")
     with pytest.raises(HeadhuntError, match=r"1 input file more \('b.parquet'\)"):
         label(model, source, out)

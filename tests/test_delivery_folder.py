@@ -18,27 +18,30 @@ from hub import TOKEN, Hub
 from test_contract import CASES, LABELS, make
 from typer.testing import CliRunner
 
-from headhunt import api, card
 from headhunt.cli import app
-from headhunt.delivery import huggingface
-from headhunt.delivery.huggingface import HubError
+from headhunt.delivery import hub as huggingface
+from headhunt.delivery.hub import HubError
+from headhunt.engine import api
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.modeling.build import output_of
 from headhunt.predictor import Predictor
+from headhunt.report import model_card as card
 from headhunt.spec import Recipe, Spec
 
 TOKENS = {"config.json", "headhunt.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
 CODE = {"architecture.py", "configuration.py", "heads.py", "model.py"}
-KINDS = ("classes", "labels", "number")
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
-def predictor_of(encoder: str, case: str, kind: str) -> tuple[Predictor, dict[str, torch.Tensor]]:
-    model, batch, tokenizer = make(encoder, case, kind)
+def predictor_of(encoder: str, case: str, problem_type: str) -> tuple[Predictor, dict[str, torch.Tensor]]:
+    model, batch, tokenizer = make(encoder, case, problem_type)
     head, pair = CASES[case]
-    labels = () if kind == "number" else LABELS
+    labels = () if problem_type == "regression" else LABELS
     spec = Spec(encoder=encoder, head=head)
-    return Predictor(model, tokenizer, kind=kind, labels=labels, pair=pair, spec=spec, precision="fp32"), batch
+    return Predictor(
+        model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
+    ), batch
 
 
 LOAD = """
@@ -64,9 +67,9 @@ json.dump(answers, open(sys.argv[2], "w"))
 def test_every_head_pair_mode_and_kind_gives_the_same_logits_without_headhunt(encoders, tmp_path, outside):
     expected, said, work = {}, {}, []
     for case, (head, pair) in CASES.items():
-        for kind in KINDS:
-            name = f"{case}-{kind}"
-            predictor, batch = predictor_of(encoders(), case, kind)
+        for problem_type in PROBLEM_TYPES:
+            name = f"{case}-{problem_type}"
+            predictor, batch = predictor_of(encoders(), case, problem_type)
             if case in ("plain", "siamese-mlp-attention"):  # as `--calibrate` does it: within the last layer
                 with torch.no_grad():
                     output_of(predictor.model).weight.div_(1.7)
@@ -88,7 +91,7 @@ def test_every_head_pair_mode_and_kind_gives_the_same_logits_without_headhunt(en
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answers = json.loads((tmp_path / "answers.json").read_text())
-    assert len(answers) == len(CASES) * len(KINDS)
+    assert len(answers) == len(CASES) * len(PROBLEM_TYPES)
     for name, logits in expected.items():
         assert np.ptp(logits) > 1e-4, "a model that says the same of everything proves nothing"
         assert np.abs(np.array(answers[name]["logits"]) - logits).max() < 1e-5, name
@@ -99,7 +102,7 @@ def test_every_head_pair_mode_and_kind_gives_the_same_logits_without_headhunt(en
 def test_with_headhunt_no_code_of_the_folder_runs(encoders, case, tmp_path, monkeypatch):
     from transformers import AutoModelForSequenceClassification, dynamic_module_utils
 
-    predictor, batch = predictor_of(encoders(), case, "classes")
+    predictor, batch = predictor_of(encoders(), case, "single_label_classification")
     folder = predictor.save(tmp_path / "model")
     for name in CODE & {path.name for path in folder.iterdir()}:
         (folder / name).write_text("raise SystemExit('code of the folder ran')")
@@ -132,7 +135,7 @@ def fitted(encoders, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def searched(encoders, tmp_path_factory) -> Path:
-    from headhunt import hunt
+    from headhunt.engine import search as hunt
 
     folder = tmp_path_factory.mktemp("searched") / "run"
     hunt.search(sentences(80), encoder=encoders(), out=folder, time=None, trials=3, workers=0, name="films", seed=1)
@@ -203,9 +206,14 @@ def test_no_text_of_the_data_is_in_the_folder(fitted, searched):
 
 def test_the_examples_of_the_card_run(encoders, tmp_path, outside):
     alone, ours = [], []
-    for case, kind in (("plain", "classes"), ("siamese-concat", "classes"), ("conv", "labels"), ("mlp", "number")):
-        predictor, _ = predictor_of(encoders(), case, kind)
-        found = blocks((predictor.save(tmp_path / f"{case}-{kind}") / "README.md").read_text())
+    for case, problem_type in (
+        ("plain", "single_label_classification"),
+        ("siamese-concat", "single_label_classification"),
+        ("conv", "multi_label_classification"),
+        ("mlp", "regression"),
+    ):
+        predictor, _ = predictor_of(encoders(), case, problem_type)
+        found = blocks((predictor.save(tmp_path / f"{case}-{problem_type}") / "README.md").read_text())
         assert [len(block.strip().splitlines()) for block in found] == [3, 3]
         assert ("trust_remote_code" in found[0]) is (case != "plain")
         alone.append(found[0])
@@ -220,7 +228,14 @@ def test_the_examples_of_the_card_run(encoders, tmp_path, outside):
 
 
 def test_whatever_is_missing_or_odd_the_card_is_written():
-    bare = {"schema": 1, "kind": "classes", "labels": ["a", "b"], "pair": False, "recipe": {}, "spec": None}
+    bare = {
+        "schema": 1,
+        "problem_type": "single_label_classification",
+        "labels": ["a", "b"],
+        "pair": False,
+        "recipe": {},
+        "spec": None,
+    }
     text = card.render(bare)
     assert "Not tested" in text and "None" not in text and "model-index" not in front_matter(text)
     odd = ["---", "a|b", "`x`", "``", "<script>", "line\nbreak", "", "é" * 200, ": {", "#", "[x](y)", "%", "\u202e"]
@@ -281,7 +296,7 @@ OLD_WAY = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 @pytest.fixture
 def model(encoders, tmp_path) -> Path:
-    return predictor_of(encoders(), "conv-blocks", "classes")[0].save(tmp_path / "model")
+    return predictor_of(encoders(), "conv-blocks", "single_label_classification")[0].save(tmp_path / "model")
 
 
 def headhunt(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess:
@@ -354,7 +369,7 @@ def in_process(hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str | None) -> 
 
 @OLD_WAY
 def test_a_second_push_takes_the_place_of_the_first(model, encoders, tmp_path, monkeypatch):
-    plain = predictor_of(encoders(), "plain", "classes")[0].save(tmp_path / "plain")
+    plain = predictor_of(encoders(), "plain", "single_label_classification")[0].save(tmp_path / "plain")
     with Hub() as hub:
         in_process(hub, monkeypatch, TOKEN)
         huggingface.push(huggingface.pack(model), "me/films")

@@ -18,30 +18,37 @@ import torch
 from conftest import WORDS, sentences
 from test_contract import CASES, LABELS
 
-from headhunt.data.saved import save_task
 from headhunt.data.task import Task
-from headhunt.delivery import onnx, runtime
+from headhunt.delivery.onnx import export as onnx
+from headhunt.delivery.onnx import runtime
 from headhunt.errors import DataError, ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.modeling.build import build, load_tokenizer, output_of
 from headhunt.predictor import Predictor
+from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec
-from headhunt.tokens import Frame
+from headhunt.training.tokens import SpecialTokens
 
 pytestmark = pytest.mark.xdist_group("onnx")  # one process exports, one environment is made
 
 PAIR = Head(pooling="mean", siamese="concat")
-# What the contract suite does not have: (family, head, pair, kind, recipe)
+# What the contract suite does not have: (family, head, pair, problem_type, recipe)
 OTHERS = {
-    "labels": ("bert", Head(), False, "labels", Recipe(max_length=60)),
-    "number": ("bert", Head(pooling="mean"), False, "number", Recipe(max_length=60)),
-    "middle": ("bert", Head(), False, "classes", Recipe(max_length=13, truncation="middle")),
-    "long-pairs": ("bert", PAIR, True, "classes", Recipe(max_length=64)),  # joined they are longer than the encoder
-    "roberta": ("roberta", PAIR, True, "classes", Recipe(max_length=40)),
-    "modernbert": ("modernbert", Head(), True, "number", Recipe(max_length=40)),
-    "distilbert": ("distilbert", Head(), False, "labels", Recipe(max_length=40)),
-    "albert": ("albert", Head(layers="mix"), True, "classes", Recipe(max_length=40)),
-    "electra": ("electra", Head(), True, "classes", Recipe(max_length=40)),
+    "labels": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
+    "number": ("bert", Head(pooling="mean"), False, "regression", Recipe(max_length=60)),
+    "middle": ("bert", Head(), False, "single_label_classification", Recipe(max_length=13, truncation="middle")),
+    "long-pairs": (
+        "bert",
+        PAIR,
+        True,
+        "single_label_classification",
+        Recipe(max_length=64),
+    ),  # joined they are longer than the encoder
+    "roberta": ("roberta", PAIR, True, "single_label_classification", Recipe(max_length=40)),
+    "modernbert": ("modernbert", Head(), True, "regression", Recipe(max_length=40)),
+    "distilbert": ("distilbert", Head(), False, "multi_label_classification", Recipe(max_length=40)),
+    "albert": ("albert", Head(layers="mix"), True, "single_label_classification", Recipe(max_length=40)),
+    "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
 FEW = ("plain", "labels", "number", "long-pairs", "calibrated")
 NASTY = [
@@ -58,19 +65,28 @@ NASTY = [
 
 def made(encoders, name: str) -> Predictor:
     """A predictor whose weights are large enough to make any difference visible."""
-    family, (head, pair), kind, recipe = "bert", CASES.get(name, (Head(), False)), "classes", Recipe(max_length=60)
+    family, (head, pair), problem_type, recipe = (
+        "bert",
+        CASES.get(name, (Head(), False)),
+        "single_label_classification",
+        Recipe(max_length=60),
+    )
     if name in OTHERS:
-        family, head, pair, kind, recipe = OTHERS[name]
+        family, head, pair, problem_type, recipe = OTHERS[name]
     encoder = encoders(family)
     tokenizer = load_tokenizer(encoder)
-    labels = {"classes": LABELS, "labels": ("x", "y|z", "ü"), "number": ()}[kind]
-    between = Frame.of(tokenizer, pair=True).between
-    model = build(encoder, head, kind=kind, labels=labels, separators=between, seed=1)
+    labels = {"single_label_classification": LABELS, "multi_label_classification": ("x", "y|z", "ü"), "regression": ()}[
+        problem_type
+    ]
+    between = SpecialTokens.of(tokenizer, pair=True).between
+    model = build(encoder, head, problem_type=problem_type, labels=labels, separators=between, seed=1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
     spec = Spec(encoder=encoder, head=head, recipe=recipe)
-    predictor = Predictor(model, tokenizer, kind=kind, labels=labels, pair=pair, spec=spec, precision="fp32")
+    predictor = Predictor(
+        model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
+    )
     if name == "calibrated":  # and evenly undecided, so that labels after its answers are of both classes
         odds = np.log(predictor.outputs(sentences(60, seed=8)[0]))
         last = output_of(predictor.model)
@@ -153,7 +169,7 @@ def check_outside(names, exported, bare, tmp_path) -> None:
         answers = json.loads((folder / "answers.json").read_text())
         for ours, theirs in zip(answers, predictor.predict(given["texts"], given["texts_b"]), strict=True):
             assert ours.keys() == vars(theirs).keys()
-            if predictor.kind == "number":
+            if predictor.problem_type == "regression":
                 assert ours["label"] == pytest.approx(theirs.label, abs=1e-4)
                 assert (ours["probability"], ours["probabilities"]) == (None, {})
             else:
@@ -308,7 +324,14 @@ def test_texts_are_cut_into_the_same_tokens(encoders, exported, tmp_path, name, 
 def test_texts_are_cut_into_the_same_tokens_by_a_real_tokenizer(minilm, exported, tmp_path, pair, truncation):
     tokenizer = load_tokenizer(minilm)
     model = exported("plain")[0].model
-    predictor = Predictor(model, tokenizer, kind="classes", labels=LABELS, pair=pair, spec=Spec(encoder=minilm))
+    predictor = Predictor(
+        model,
+        tokenizer,
+        problem_type="single_label_classification",
+        labels=LABELS,
+        pair=pair,
+        spec=Spec(encoder=minilm),
+    )
     for max_length in (8, 33, 128):
         check_tokens(predictor, exported("plain")[1], tmp_path / str(max_length), truncation, max_length)
 

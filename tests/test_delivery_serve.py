@@ -31,7 +31,7 @@ CLOSE = 1e-5  # how near an answer must be to the model's own
 JSON = {"content-type": "application/json"}
 
 
-def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
+def make(encoder: str, folder: Path, problem_type: str = "single_label_classification") -> Path:
     """An export of an untrained model, with the folder it came from beside it.
 
     Its weights are made large: untrained, a tiny model answers everything alike to six digits, and a test that compares
@@ -40,18 +40,18 @@ def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
     import torch
 
     from headhunt.data import Task
-    from headhunt.delivery.onnx import export
-    from headhunt.delivery.runtime import Model
+    from headhunt.delivery.onnx.export import export
+    from headhunt.delivery.onnx.runtime import Model
+    from headhunt.engine.trial_runner import prepare
     from headhunt.spec import Head, Recipe, Spec
-    from headhunt.trial import prepare
 
     texts, labels = sentences(32)
     given = {
-        "classes": (texts, labels),
+        "single_label_classification": (texts, labels),
         "pair": (texts, texts[::-1], labels),
-        "labels": (texts, [["a"] if i % 2 else ["a", "b"] for i in range(32)]),
-        "number": (texts, [float(i) + 0.5 for i in range(32)]),
-    }[kind]
+        "multi_label_classification": (texts, [["a"] if i % 2 else ["a", "b"] for i in range(32)]),
+        "regression": (texts, [float(i) + 0.5 for i in range(32)]),
+    }[problem_type]
     task = Task.load(given, seed=0)
     spec = Spec(encoder=encoder, head=Head(), recipe=Recipe(max_length=32))
     _, predictor = prepare(task, task.splits["train"], spec)
@@ -61,20 +61,20 @@ def make(encoder: str, folder: Path, kind: str = "classes") -> Path:
                 weights.normal_(0, 0.5, generator=torch.Generator().manual_seed(weights.numel()))
     predictor.save(folder / "saved")
     export(folder / "saved", folder / "export")
-    found = Model(folder / "export").outputs(texts, texts[::-1] if kind == "pair" else None)
+    found = Model(folder / "export").outputs(texts, texts[::-1] if problem_type == "pair" else None)
     assert np.ptp(found, axis=0).max() > 1000 * CLOSE, "answers must differ by far more than the tests allow"
     return folder / "export"
 
 
 @pytest.fixture(scope="module")
 def exports(encoders, tmp_path_factory):
-    """An export by kind of task, made once."""
+    """An export by problem_type of task, made once."""
     made: dict[str, Path] = {}
 
-    def get(kind: str = "classes") -> Path:
-        if kind not in made:
-            made[kind] = make(encoders(), tmp_path_factory.mktemp(kind), kind)
-        return made[kind]
+    def get(problem_type: str = "single_label_classification") -> Path:
+        if problem_type not in made:
+            made[problem_type] = make(encoders(), tmp_path_factory.mktemp(problem_type), problem_type)
+        return made[problem_type]
 
     return get
 
@@ -161,7 +161,9 @@ def served(request):
 @pytest.fixture(scope="module")
 def plain(exports):
     """One service for the tests that only ask."""
-    one = Served(exports(), "--max-texts", "16", "--max-queue", "64", "--max-characters", "500", "--max-slow", "1.5")
+    one = Served(
+        exports(), "--max-texts", "16", "--max-queue", "64", "--max-characters", "500", "--read-timeout", "1.5"
+    )
     yield one
     assert one.stop() == 0
     assert "Traceback" not in "".join(one.said)
@@ -170,18 +172,22 @@ def plain(exports):
 # ---------------------------------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("kind", ["classes", "pair", "labels", "number"])
-def test_answers_are_those_of_the_model(exports, served, kind):
-    from headhunt.delivery.runtime import Model
+@pytest.mark.parametrize(
+    "problem_type", ["single_label_classification", "pair", "multi_label_classification", "regression"]
+)
+def test_answers_are_those_of_the_model(exports, served, problem_type):
+    from headhunt.delivery.onnx.runtime import Model
 
-    model, service = Model(exports(kind)), served(exports(kind))
+    model, service = Model(exports(problem_type)), served(exports(problem_type))
     texts = ["the movie was good", "", "\x00 \t\n", "[SEP] a", "dog " * 200, "é 😀 \u202e", "it is bad"]
-    second = ["a dog", "", "cat", "[CLS]", "cat " * 99, "plot", "it is not bad"] if kind == "pair" else None
+    second = ["a dog", "", "cat", "[CLS]", "cat " * 99, "plot", "it is not bad"] if problem_type == "pair" else None
     expected = model.predict(texts, second)
     status, _, found = service.ask(body={"texts": texts, **({"texts_b": second} if second else {})})
     assert status == 200 and len(found["predictions"]) == len(texts)
     for one, other in zip(found["predictions"], expected, strict=True):
-        assert one["label"] == (pytest.approx(other["label"], abs=1e-4) if kind == "number" else other["label"])
+        assert one["label"] == (
+            pytest.approx(other["label"], abs=1e-4) if problem_type == "regression" else other["label"]
+        )
         assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=CLOSE)
     status, _, found = service.ask(body={"text": texts[0], **({"text_b": second[0]} if second else {})})
@@ -194,12 +200,14 @@ def test_answers_are_those_of_the_model(exports, served, kind):
         assert service.ask(body=example["value"])[0] == 200
 
 
-@pytest.mark.parametrize("kind", ["classes", "pair", "labels", "number"])
-def test_the_page_answers_as_the_model_does(exports, served, browser, kind):
-    service = served(exports(kind))
+@pytest.mark.parametrize(
+    "problem_type", ["single_label_classification", "pair", "multi_label_classification", "regression"]
+)
+def test_the_page_answers_as_the_model_does(exports, served, browser, problem_type):
+    service = served(exports(problem_type))
     address = f"http://127.0.0.1:{service.port}/"
     browser.open(address, 1000, False)
-    texts = {"text": "a good film", **({"text_b": "</script>"} if kind == "pair" else {})}
+    texts = {"text": "a good film", **({"text_b": "</script>"} if problem_type == "pair" else {})}
     for name, text in texts.items():
         browser.click(f"#{name}")
         browser.type(text)
@@ -209,10 +217,14 @@ def test_the_page_answers_as_the_model_does(exports, served, browser, kind):
         "new Promise(done => setTimeout(function look() { const one = document.querySelector('#answer .says');"
         "one ? done(one.textContent) : setTimeout(look, 20) }, 0))"
     )
-    if kind == "number":
+    if problem_type == "regression":
         assert float(shown) == pytest.approx(answer["label"], rel=1e-5)
     else:
-        assert shown == (", ".join(answer["label"]) or "none of the labels" if kind == "labels" else answer["label"])
+        assert shown == (
+            ", ".join(answer["label"]) or "none of the labels"
+            if problem_type == "multi_label_classification"
+            else answer["label"]
+        )
         bars = browser.run("[...document.querySelectorAll('.bar')].map(bar => bar.innerText.split('\\n'))")
         ordered = sorted(answer["probabilities"].items(), key=lambda item: -item[1])
         assert [bar[0] for bar in bars] == [name for name, _ in ordered]
@@ -241,7 +253,7 @@ def test_the_page_asks_with_the_token(exports, served, browser):
 
 
 def test_many_callers_at_once_each_get_their_own_answer_in_shared_batches(exports, plain):
-    from headhunt.delivery.runtime import Model
+    from headhunt.delivery.onnx.runtime import Model
 
     texts = sentences(300)[0]
     expected = Model(exports()).outputs(texts)
@@ -328,8 +340,8 @@ def test_a_pair_model_says_what_it_takes(exports, served):
 
 
 def test_only_json_is_taken_by_post_and_other_paths_are_not_there(plain):
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
-        assert plain.ask(body={"text": "a"}, headers={"content-type": kind})[0] == 415
+    for problem_type in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
+        assert plain.ask(body={"text": "a"}, headers={"content-type": problem_type})[0] == 415
     assert plain.ask(body={"text": "a"}, headers={"content-type": "Application/JSON; charset=utf-8"})[0] == 200
     for method in ("GET", "PUT", "DELETE", "OPTIONS", "PATCH"):
         status, headers, answer = plain.ask(method=method)
@@ -439,10 +451,10 @@ def test_two_thousand_malformed_requests_leave_it_well(plain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "pair"])
-def test_schemathesis_finds_nothing(exports, served, kind, tmp_path):
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "pair"])
+def test_schemathesis_finds_nothing(exports, served, problem_type, tmp_path):
     """Requests made from its own OpenAPI, valid and not."""
-    service = served(exports(kind))
+    service = served(exports(problem_type))
     command = [Path(sys.executable).parent / "schemathesis", "run", f"http://127.0.0.1:{service.port}/openapi.json"]
     command += ["--max-examples", "60", "--seed", "1", "--checks"]
     command += ["not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"]
@@ -536,8 +548,8 @@ def test_sigterm_finishes_what_is_queued_and_refuses_the_rest(exports, served):
 
 
 def test_it_says_what_cannot_be_served(exports, tmp_path):
-    from headhunt.delivery.asking import Limits
-    from headhunt.delivery.serve import is_loopback, serve
+    from headhunt.delivery.serve.schemas import Limits
+    from headhunt.delivery.serve.service import is_loopback, serve
 
     with pytest.raises(ModelError, match=r"no headhunt\.json"):
         serve(tmp_path, port=0)
@@ -565,8 +577,8 @@ def test_the_examples_of_the_page_run(exports, plain):
     page = (Path(__file__).parent.parent / "docs/serving.md").read_text()
     examples = re.findall(r"<!-- runs in CI -->\n```(bash|python)\n(.*?)```", page, re.DOTALL)
     assert [kind for kind, _ in examples] == ["bash", "python"]
-    for kind, example in examples:
-        command = ["bash", "-ec"] if kind == "bash" else [sys.executable, "-c"]
+    for problem_type, example in examples:
+        command = ["bash", "-ec"] if problem_type == "bash" else [sys.executable, "-c"]
         code = example.replace("localhost:8000", f"127.0.0.1:{plain.port}")
         done = subprocess.run([*command, code], capture_output=True, text=True)
         assert done.returncode == 0 and "error" not in done.stdout, done.stderr
@@ -587,7 +599,7 @@ class Rows(list):
 
 
 def test_batches_are_of_like_length_and_the_oldest_always_goes():
-    from headhunt.delivery.batching import OVERHEAD, Waiting
+    from headhunt.delivery.serve.batching import OVERHEAD, Waiting
 
     rng = random.Random(0)
     lengths = [int(rng.lognormvariate(2.5, 0.7)) + 2 for _ in range(2000)]
@@ -610,7 +622,7 @@ def test_batches_are_of_like_length_and_the_oldest_always_goes():
 
 
 def test_a_model_that_fails_fails_its_callers_and_no_others():
-    from headhunt.delivery.batching import Batcher
+    from headhunt.delivery.serve.batching import Batcher
 
     class Fragile:
         def encode(self, texts, texts_b=None):
@@ -624,7 +636,7 @@ def test_a_model_that_fails_fails_its_callers_and_no_others():
             return np.array([len(row) for row in rows])
 
     async def ask() -> None:
-        batcher = Batcher(Fragile(), lanes=2, most=4)
+        batcher = Batcher(Fragile(), model_instances=2, most=4)
         batcher.start()
         assert await batcher.submit(["abcd", "ab"]) == [4, 2]
         for bad in ("abc", "no tokens"):
@@ -649,7 +661,7 @@ def test_a_model_that_fails_fails_its_callers_and_no_others():
 def test_the_same_answers_come_from_a_ray_cluster(exports, tmp_path):
     """`serve run` as a user types it, on a Ray of its own."""
     pytest.importorskip("ray.serve")
-    from headhunt.delivery.runtime import Model
+    from headhunt.delivery.onnx.runtime import Model
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -658,7 +670,7 @@ def test_the_same_answers_come_from_a_ray_cluster(exports, tmp_path):
         "applications": [
             {
                 "name": "headhunt",
-                "import_path": "headhunt.delivery.ray_serve:app",
+                "import_path": "headhunt.delivery.serve.ray_serve:app",
                 "args": {"model": str(exports()), "replicas": "1"},
                 "runtime_env": {"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
             }

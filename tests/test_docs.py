@@ -60,8 +60,8 @@ def test_the_example_of_a_corpus_runs(encoders, tmp_path):
 def test_the_examples_of_the_onnx_page_run(encoders, tmp_path):
     from conftest import sentences
 
-    from headhunt import api
-    from headhunt.delivery.onnx import export
+    from headhunt.delivery.onnx.export import export
+    from headhunt.engine import api
     from headhunt.spec import Recipe, Spec
 
     texts, labels = sentences(40)
@@ -80,7 +80,7 @@ def test_the_examples_of_the_onnx_page_run(encoders, tmp_path):
 
 
 def test_the_space_of_the_docs_is_a_space(tmp_path):
-    from headhunt.space import Space
+    from headhunt.spec import Space
 
     (text,) = re.findall(r"<!-- mine.toml -->\n```toml\n(.*?)```", (ROOT / "docs/spaces.md").read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(text)

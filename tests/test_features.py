@@ -10,14 +10,15 @@ import pytest
 import torch
 from conftest import FAMILIES, sentences
 
-from headhunt.data import Task, save_task
-from headhunt.features import Bottom, StoppedError, Store, attach
-from headhunt.ledger import Request
+from headhunt.data import Task
+from headhunt.engine.trial_runner import Starting, TrialRunner
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
 from headhunt.modeling.build import load_tokenizer
+from headhunt.run.ledger import Request
+from headhunt.run.task import save_task
 from headhunt.spec import Lora, Recipe, Smart, Spec
-from headhunt.tokens import tokenise
-from headhunt.trial import Bench, Starting
+from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError, attach
+from headhunt.training.tokens import tokenise
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +37,12 @@ def pairs(count: int = 48) -> Task:
     return Task.load(rows, text="text", text_b="text_b", label="label")
 
 
-def bench_of(task: Task, folder, stored: bool, precision: str = "fp32") -> Bench:
+def bench_of(task: Task, folder, stored: bool, precision: str = "fp32") -> TrialRunner:
     save_task(task, folder / "task")
-    return Bench(folder, metric="accuracy", device="cpu", precision=precision, stored=stored)
+    return TrialRunner(folder, metric="accuracy", device="cpu", precision=precision, stored=stored)
 
 
-def judge(bench: Bench, spec: Spec, folder) -> tuple[np.ndarray, object]:
+def judge(bench: TrialRunner, spec: Spec, folder) -> tuple[np.ndarray, object]:
     path = folder / f"{bench._stored}.npz"
     asked = {"trial": 0, "rung": 0, "fraction": 1.0, "seed": 3, "predictions": str(path)}
     outcome = bench.run(Request(spec=spec.to_dict(), **asked))
@@ -87,35 +88,37 @@ def same_either_way(task: Task, spec: Spec, layer: int, folder) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_training_from_stored_activations_is_training(case, encoders, tmp_path):
     head, recipe, layer = CASES[case]
-    recipe = replace(recipe, epochs=4, rate=1e-3, batch=8)
+    recipe = replace(recipe, epochs=4, learning_rate=1e-3, batch_size=8)
     same_either_way(one_text(), Spec(encoder=encoders(), head=head, recipe=recipe), layer, tmp_path)
 
 
 @pytest.mark.parametrize("case", PAIR_CASES)
 def test_pairs_too(case, encoders, tmp_path):
     head, recipe, layer = PAIR_CASES[case]
-    recipe = replace(recipe, epochs=4, rate=1e-3, batch=8)
+    recipe = replace(recipe, epochs=4, learning_rate=1e-3, batch_size=8)
     same_either_way(pairs(), Spec(encoder=encoders(), head=head, recipe=recipe), layer, tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean", layers="mix")], ids=["plain", "mix"])
 def test_every_family_starts_where_it_can(family, head, encoders, tmp_path):
-    recipe = Recipe(freeze="all", epochs=8, rate=2e-2, batch=8)
+    recipe = Recipe(freeze="all", epochs=8, learning_rate=2e-2, batch_size=8)
     layer = 0 if family == "albert" else 2  # its one layer is shared by all depths
     same_either_way(one_text(), Spec(encoder=encoders(family), head=head, recipe=recipe), layer, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
 def test_siamese_pairs_in_other_families(family, encoders, tmp_path):
-    recipe = Recipe(freeze=1, epochs=4, rate=1e-3, batch=8)
+    recipe = Recipe(freeze=1, epochs=4, learning_rate=1e-3, batch_size=8)
     spec = Spec(encoder=encoders(family), head=Head(pooling="mean", siamese="concat"), recipe=recipe)
     same_either_way(pairs(), spec, 1, tmp_path)
 
 
 @pytest.mark.real
 def test_the_real_encoder(minilm, tmp_path):
-    spec = Spec(encoder=minilm, head=Head(pooling="mean"), recipe=Recipe(freeze=4, epochs=2, rate=1e-4, batch=16))
+    spec = Spec(
+        encoder=minilm, head=Head(pooling="mean"), recipe=Recipe(freeze=4, epochs=2, learning_rate=1e-4, batch_size=16)
+    )
     same_either_way(one_text(), spec, 4, tmp_path)
 
 
@@ -142,10 +145,10 @@ def test_a_text_that_is_not_stored_is_computed(encoders, tmp_path):
         assert np.abs(predictor.outputs(texts) - whole).max() < 1e-3
 
 
-def store_of(encoder: str, folder, budget=None, count: int = 40) -> Store:
+def store_of(encoder: str, folder, budget=None, count: int = 40) -> ActivationCache:
     texts, _ = sentences(count)
     tokens = tokenise(load_tokenizer(encoder), texts)
-    return Store(Bottom(encoder, device=torch.device("cpu"), precision="fp32"), tokens, folder, budget)
+    return ActivationCache(FrozenEncoder(encoder, device=torch.device("cpu"), precision="fp32"), tokens, folder, budget)
 
 
 def bytes_of_a_layer(encoder: str, folder) -> int:
@@ -157,7 +160,7 @@ def test_activations_are_stored_once_for_everybody(encoders, tmp_path, monkeypat
     first = store_of(encoders(), tmp_path)
     assert first.nearest(2) == 2
     second = store_of(encoders(), tmp_path)
-    monkeypatch.setattr(Bottom, "states", None)  # whoever computes now fails
+    monkeypatch.setattr(FrozenEncoder, "states", None)  # whoever computes now fails
     assert second.nearest(2) == 2 and second.folder == first.folder
     assert second.nearest(1) == 1  # small data is stored at every layer in one pass
 
@@ -190,7 +193,9 @@ def test_then_a_sample_and_then_none(encoders, tmp_path):
 def test_a_sample_gives_the_same_training(encoders, tmp_path):
     task = one_text()
     spec = Spec(
-        encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze="all", epochs=8, rate=2e-2, batch=8)
+        encoder=encoders(),
+        head=Head(pooling="mean"),
+        recipe=Recipe(freeze="all", epochs=8, learning_rate=2e-2, batch_size=8),
     )
     long, _ = judge(bench_of(task, tmp_path, stored=False), spec, tmp_path)
     bench = bench_of(task, tmp_path, stored=True)
@@ -241,7 +246,7 @@ def test_trained_embeddings_start_nowhere(encoders, tmp_path):
 
 def test_a_family_that_works_otherwise_is_left_alone(encoders, tmp_path, monkeypatch):
     """Where the part above a layer does not give what it gave, nothing is attached."""
-    import headhunt.features as features
+    import headhunt.training.activations as features
 
     monkeypatch.setattr(features, "_AGREED", {})
     monkeypatch.setattr(features._Passed, "forward", lambda self, hidden, *args, **kwargs: hidden * 0)

@@ -17,20 +17,26 @@ from conftest import sentences
 from typer.testing import CliRunner
 
 import headhunt
-from headhunt import hunt as hunt_module
 from headhunt.cli import app
-from headhunt.data import Task, open_task
+from headhunt.data import Task
+from headhunt.engine import search as hunt_module
+from headhunt.engine.search import Search, check_target, free_folder, seconds
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import METRICS
-from headhunt.hunt import Search, check_target, free_folder, seconds
-from headhunt.ledger import RunError
-from headhunt.run import Run
-from headhunt.space import Space
+from headhunt.run.directory import Run
+from headhunt.run.ledger import RunError
+from headhunt.run.task import open_task
+from headhunt.spec import Space
 
 QUICK = Space.from_dict(
     {
         "head": {"pooling": ["cls", "mean", "max"], "dropout": {"float": [0.0, 0.4]}},
-        "recipe": {"epochs": 3.0, "rate": {"log": [1e-3, 3e-2]}, "freeze": ["embeddings", 1, "all"], "batch": [8, 16]},
+        "recipe": {
+            "epochs": 3.0,
+            "learning_rate": {"log": [1e-3, 3e-2]},
+            "freeze": ["embeddings", 1, "all"],
+            "batch_size": [8, 16],
+        },
     }
 )
 
@@ -70,7 +76,7 @@ def test_a_search_ends_with_a_model_and_a_leaderboard(tmp_path, encoders):
 
 def test_the_mean_of_the_best_can_be_taken_home_where_it_helps(tmp_path, encoders, monkeypatch):
     """A rule that always says it helps, so that what is saved is seen to be what was tested."""
-    monkeypatch.setattr("headhunt.verdict.helps", lambda together, alone: together is not None)
+    monkeypatch.setattr("headhunt.engine.final_test.helps", lambda together, alone: together is not None)
     found = hunt(tmp_path, encoders(), trials=12)
     result = found.result
     assert result["ensemble"] == "ensemble" and len(result["mean_of"]) >= 1 and "mean" in result["test"]
@@ -92,11 +98,11 @@ def test_the_result_tells_the_test_score_beside_the_plain_head(tmp_path, encoder
 
 def test_the_search_never_opens_the_test_rows_before_the_verdict(tmp_path, encoders, monkeypatch):
     """With the test rows unreadable until then, every candidate is judged all the same."""
-    from headhunt import verdict
+    from headhunt.engine import final_test
 
     hidden, shown, judged = tmp_path / "hidden", tmp_path / "run" / "task", []
-    reach = verdict.reach
-    begin = headhunt.hunt._Hunt.open
+    reach = final_test.reach
+    begin = headhunt.engine.search._Hunt.open
 
     def hide(self):
         hidden.mkdir()
@@ -110,8 +116,8 @@ def test_the_search_never_opens_the_test_rows_before_the_verdict(tmp_path, encod
             path.rename(shown / path.name)
         return reach(case, reason, seeds)
 
-    monkeypatch.setattr("headhunt.hunt._Hunt.open", hide)
-    monkeypatch.setattr("headhunt.verdict.reach", show)
+    monkeypatch.setattr("headhunt.engine.search._Hunt.open", hide)
+    monkeypatch.setattr("headhunt.engine.final_test.reach", show)
     found = hunt(tmp_path, encoders())
     assert judged[0] >= 8 and "model" in found.result["test"]
 
@@ -144,11 +150,11 @@ def test_a_search_killed_in_its_verdict_reaches_it_when_resumed(tmp_path, encode
     def die(*_):
         raise KeyboardInterrupt
 
-    reach = headhunt.hunt.verdict.reach
-    monkeypatch.setattr("headhunt.verdict.reach", die)
+    reach = headhunt.engine.search.final_test.reach
+    monkeypatch.setattr("headhunt.engine.final_test.reach", die)
     with pytest.raises(KeyboardInterrupt):
         hunt(tmp_path, encoders(), trials=None, time=8)
-    monkeypatch.setattr("headhunt.verdict.reach", reach)
+    monkeypatch.setattr("headhunt.engine.final_test.reach", reach)
     left = Search(tmp_path / "run")
     assert left.state.ended == "time" and not left.result
     found = headhunt.resume(tmp_path / "run")
@@ -187,7 +193,7 @@ def test_time_ends_it_in_time(tmp_path, encoders):
 
 def test_no_time_for_any_candidate_still_gives_a_model(tmp_path, encoders):
     """Training that would take hours: what is left is the first model, which takes a second."""
-    slow = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"epochs": 1000.0, "batch": [1, 2]}})
+    slow = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"epochs": 1000.0, "batch_size": [1, 2]}})
     found = hunt(tmp_path, encoders(), time="5s", trials=None, space=slow)
     assert found.load() is not None and found.result["model_from"] in ("starter", "000000-all", "000000")
     (scores,) = found.result["test"].values()
@@ -216,7 +222,7 @@ def command(*words: object) -> tuple[int, str]:
 
 def test_a_search_without_a_model_says_so_and_is_no_success(tmp_path, encoders, monkeypatch):
     found = hunt(tmp_path, encoders(), trials=1)
-    monkeypatch.setattr("headhunt.verdict.best_model", lambda *_: None)
+    monkeypatch.setattr("headhunt.engine.final_test.best_model", lambda *_: None)
     code, told = command("resume", tmp_path / "run", "--trials", 1)
     assert code == 2 and "headhunt resume" in told and "--time 10m" in told, told
     code, told = command("status", tmp_path / "run")
@@ -241,16 +247,16 @@ def test_a_target_that_no_score_can_reach_is_refused(target, metric, most):
 def test_help_names_the_metrics_of_every_kind(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     told = " ".join(command("search", "--help")[1].replace("│", " ").split())
-    for kind, names in METRICS.items():
-        assert f"{kind}: {', '.join(names)}" in told.replace("Classes", "classes")
+    for problem_type, names in METRICS.items():
+        assert f"{problem_type}: {', '.join(names)}" in told.replace("Classes", "classes")
 
 
 def test_whatever_adds_to_a_search_writes_its_report_again(tmp_path, encoders, monkeypatch):
     found = hunt(tmp_path, encoders(), trials=1)
     item = {"name": "mean in place of max", "difference": -0.02, "low": -0.03, "high": 0.01}
     why = {"metric": "accuracy", "base": {"score": 0.9}, "rows": 58, "items": [item], "failed": []}
-    monkeypatch.setattr("headhunt.hunt.deepen", lambda *_, **__: found)
-    monkeypatch.setattr("headhunt.hunt.explain", lambda *_, **__: why)
+    monkeypatch.setattr("headhunt.engine.search.verdict", lambda *_, **__: found)
+    monkeypatch.setattr("headhunt.engine.search.ablate", lambda *_, **__: why)
     for words in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
         code, told = command(words[0], tmp_path / "run", *words[1:])
         assert code == 0, told

@@ -20,8 +20,8 @@ from test_report import make_run
 
 import headhunt
 from headhunt import Head, Mlp, Recipe, Spec
-from headhunt.notebook import LiveCard, in_notebook, live_card
-from headhunt.run import Run
+from headhunt.report.notebook import LiveCard, in_notebook, live_card
+from headhunt.run.directory import Run
 
 NASTY = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
 TEXTS, LABELS = sentences(96)
@@ -158,20 +158,31 @@ def test_nothing_is_displayed_outside_a_notebook():
     assert live_card("accuracy") is None
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "pair"])
-def test_the_card_of_a_model_says_what_it_is(kind, encoders):
-    names = {"classes": LABELS, "labels": [[label, NASTY] for label in LABELS], "number": np.arange(96) / 7.0}
-    labels = names.get(kind, LABELS)
-    data = {"text": TEXTS, "label": labels} | ({"text_b": TEXTS[::-1]} if kind == "pair" else {})
-    head = Head(pooling="mean", mlp=Mlp(width=32), siamese="concat" if kind == "pair" else None)
+@pytest.mark.parametrize(
+    "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair"]
+)
+def test_the_card_of_a_model_says_what_it_is(problem_type, encoders):
+    names = {
+        "single_label_classification": LABELS,
+        "multi_label_classification": [[label, NASTY] for label in LABELS],
+        "regression": np.arange(96) / 7.0,
+    }
+    labels = names.get(problem_type, LABELS)
+    data = {"text": TEXTS, "label": labels} | ({"text_b": TEXTS[::-1]} if problem_type == "pair" else {})
+    head = Head(pooling="mean", mlp=Mlp(width=32), siamese="concat" if problem_type == "pair" else None)
     spec = Spec(encoder=encoders(), head=head, recipe=Recipe(epochs=1))
     html = headhunt.fit(
-        data, spec=spec, text="text", text_b="text_b" if kind == "pair" else None, label="label"
+        data, spec=spec, text="text", text_b="text_b" if problem_type == "pair" else None, label="label"
     )._repr_html_()
     check_harmless(html)
-    said = {"classes": "one of 2 classes", "labels": "any of 3 labels", "number": "a number", "pair": "Two texts in"}
-    assert said[kind] in html and "mean pooling" in html and "MLP, 1 hidden layer" in html
-    assert "on test rows" in html and ("another" in html) == (kind == "pair")
+    said = {
+        "single_label_classification": "one of 2 classes",
+        "multi_label_classification": "any of 3 labels",
+        "regression": "a number",
+        "pair": "Two texts in",
+    }
+    assert said[problem_type] in html and "mean pooling" in html and "MLP, 1 hidden layer" in html
+    assert "on test rows" in html and ("another" in html) == (problem_type == "pair")
 
 
 def test_the_card_of_a_model_that_nothing_is_known_of(encoders, tmp_path):

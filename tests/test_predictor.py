@@ -17,21 +17,25 @@ from headhunt.modeling.architecture import Convolutions, Head, Mlp
 from headhunt.modeling.build import build, load_tokenizer
 from headhunt.predictor import Ensemble, Predictor, open_model, save_ensemble
 from headhunt.spec import Recipe, Spec
-from headhunt.tokens import Frame
+from headhunt.training.tokens import SpecialTokens
 
-LABELS = {"classes": ("bad", "good", "so so"), "labels": ("cat", "dog"), "number": ()}
+LABELS = {
+    "single_label_classification": ("bad", "good", "so so"),
+    "multi_label_classification": ("cat", "dog"),
+    "regression": (),
+}
 CUSTOM = Head(convolutions=Convolutions(channels=8), pooling="attention", mlp=Mlp(width=8))
 SIAMESE = Head(pooling="mean", siamese="concat")
 RECIPE = Recipe(max_length=24, truncation="middle")
-# name: head, kind, whether it takes pairs
+# name: head, problem_type, whether it takes pairs
 CASES = {
-    "plain": (Head(), "classes", False),
-    "plain-pair": (Head(), "classes", True),
-    "custom": (CUSTOM, "classes", False),
-    "custom-pair": (CUSTOM, "classes", True),
-    "siamese": (SIAMESE, "classes", True),
-    "labels": (Head(), "labels", False),
-    "number": (CUSTOM, "number", False),
+    "plain": (Head(), "single_label_classification", False),
+    "plain-pair": (Head(), "single_label_classification", True),
+    "custom": (CUSTOM, "single_label_classification", False),
+    "custom-pair": (CUSTOM, "single_label_classification", True),
+    "siamese": (SIAMESE, "single_label_classification", True),
+    "labels": (Head(), "multi_label_classification", False),
+    "number": (CUSTOM, "regression", False),
 }
 EVERY = pytest.mark.parametrize("case", CASES)
 TEXTS = [*sentences(20, seed=1)[0], "good [SEP] bad", "the movie was very very very good"]
@@ -45,15 +49,23 @@ def made(encoders):
 
     def get(case: str) -> Predictor:
         if case not in kept:
-            head, kind, pair = CASES[case]
+            head, problem_type, pair = CASES[case]
             tokenizer = load_tokenizer(encoders())
-            separators = Frame.of(tokenizer, pair=True).between
-            model = build(encoders(), head, kind=kind, labels=LABELS[kind], separators=separators, seed=1)
+            separators = SpecialTokens.of(tokenizer, pair=True).between
+            model = build(
+                encoders(), head, problem_type=problem_type, labels=LABELS[problem_type], separators=separators, seed=1
+            )
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.2)
             spec = Spec(encoder=encoders(), head=head, recipe=RECIPE)
-            options = {"kind": kind, "labels": LABELS[kind], "pair": pair, "spec": spec, "precision": "fp32"}
+            options = {
+                "problem_type": problem_type,
+                "labels": LABELS[problem_type],
+                "pair": pair,
+                "spec": spec,
+                "precision": "fp32",
+            }
             kept[case] = Predictor(model, tokenizer, **options, facts={"seed": 3})
         return kept[case]
 
@@ -70,7 +82,7 @@ def test_what_is_loaded_answers_as_what_was_saved(made, case, tmp_path):
     loaded = Predictor.load(saved.save(tmp_path / "model"), precision="fp32")
     np.testing.assert_allclose(ask(loaded), ask(saved), atol=1e-6)
     assert np.ptp(ask(saved), axis=0).min() > 0.01, "a model that says the same of everything proves nothing"
-    for name in ("kind", "labels", "pair", "spec", "recipe", "facts"):
+    for name in ("problem_type", "labels", "pair", "spec", "recipe", "facts"):
         assert getattr(loaded, name) == getattr(saved, name), name
     again = Predictor.load(loaded.save(tmp_path / "again"), precision="fp32")
     np.testing.assert_allclose(ask(again), ask(saved), atol=1e-6)
@@ -78,7 +90,13 @@ def test_what_is_loaded_answers_as_what_was_saved(made, case, tmp_path):
 
 def test_length_and_truncation_are_kept_where_the_spec_is_not_known(made, tmp_path):
     known = made("plain")
-    options = {"kind": "classes", "labels": known.labels, "pair": False, "recipe": RECIPE, "precision": "fp32"}
+    options = {
+        "problem_type": "single_label_classification",
+        "labels": known.labels,
+        "pair": False,
+        "recipe": RECIPE,
+        "precision": "fp32",
+    }
     saved = Predictor(known.model, known.tokenizer, **options)
     loaded = Predictor.load(saved.save(tmp_path / "model"), precision="fp32")
     assert loaded.recipe == RECIPE and loaded.spec is None
@@ -118,7 +136,7 @@ def test_answers_in_words(made):
 def test_no_texts_give_no_answers(made, case):
     predictor = made(case)
     empty = ask(predictor, [], [])
-    assert empty.shape == ((0,) if predictor.kind == "number" else (0, len(predictor.labels)))
+    assert empty.shape == ((0,) if predictor.problem_type == "regression" else (0, len(predictor.labels)))
     assert predictor.predict([], [] if predictor.pair else None) == []
 
 
@@ -207,8 +225,8 @@ def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(ma
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answers = json.loads((tmp_path / "answers.json").read_text())
-    for case, (_, kind, _) in CASES.items():
-        names = LABELS[kind] or ("score",)
+    for case, (_, problem_type, _) in CASES.items():
+        names = LABELS[problem_type] or ("score",)
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
         found = np.array([[row[name] for name in names] for row in scores])
         np.testing.assert_allclose(found, ask(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
@@ -216,14 +234,26 @@ def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(ma
 
 def with_head(encoder: str, head: Head, seed: int, length: int = 24) -> Predictor:
     tokenizer = load_tokenizer(encoder)
-    between = Frame.of(tokenizer, pair=True).between
-    model = build(encoder, head, kind="classes", labels=LABELS["classes"], separators=between, seed=seed)
+    between = SpecialTokens.of(tokenizer, pair=True).between
+    model = build(
+        encoder,
+        head,
+        problem_type="single_label_classification",
+        labels=LABELS["single_label_classification"],
+        separators=between,
+        seed=seed,
+    )
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.5)
     spec = Spec(encoder=encoder, head=head, recipe=replace(RECIPE, max_length=length))
-    options = {"labels": LABELS["classes"], "pair": bool(head.siamese), "spec": spec, "precision": "fp32"}
-    return Predictor(model, tokenizer, kind="classes", **options)
+    options = {
+        "labels": LABELS["single_label_classification"],
+        "pair": bool(head.siamese),
+        "spec": spec,
+        "precision": "fp32",
+    }
+    return Predictor(model, tokenizer, problem_type="single_label_classification", **options)
 
 
 @pytest.mark.parametrize("siamese", [None, "concat"])
@@ -243,7 +273,7 @@ def test_an_ensemble_answers_the_mean_and_runs_a_shared_encoder_once(encoders, t
     encoder.register_forward_hook(lambda *_: calls.append(1))
     np.testing.assert_allclose(ask(loaded), alone, atol=1e-5)
     assert len(calls) == 2, "once for each length the texts are cut to"
-    assert loaded.predict(TEXTS[0], OTHERS[0] if siamese else None)[0].label in LABELS["classes"]
+    assert loaded.predict(TEXTS[0], OTHERS[0] if siamese else None)[0].label in LABELS["single_label_classification"]
     with pytest.raises(ModelError, match="several models"):
         Predictor.load(tmp_path)
 

@@ -17,8 +17,8 @@ import pytest
 from conftest import sentences
 from test_hunt import QUICK
 
-from headhunt.ledger import Request
-from headhunt.run import Run
+from headhunt.run.directory import Run
+from headhunt.run.ledger import Request
 from headhunt.study.ray_executor import RayWorkers
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -32,7 +32,7 @@ class Toy:
             raise ValueError("cannot be made")
 
     def run(self, request, stop):
-        from headhunt.ledger import STOPPED, Outcome
+        from headhunt.run.ledger import STOPPED, Outcome
 
         if request.spec.get("do") == "die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -88,8 +88,8 @@ def test_a_worker_that_dies_is_lost_and_replaced(workers):
     assert gather(workers, 1) == {9: "ok"}
 
 
-def test_a_worker_that_hangs_is_ended_after_its_patience(workers):
-    workers.submit(ask(1, "hang", patience=1.0))
+def test_a_worker_that_hangs_is_ended_after_its_worker_timeout(workers):
+    workers.submit(ask(1, "hang", worker_timeout=1.0))
     workers.submit(ask(2))
     assert gather(workers, 2) == {1: "error", 2: "ok"}
 

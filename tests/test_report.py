@@ -17,19 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headhunt.data import Task, open_task, save_task
+from headhunt.data import Task
+from headhunt.engine.search import Settings
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC
-from headhunt.hunt import Settings
-from headhunt.ledger import Outcome, Request
 from headhunt.report import charts, facts, write
 from headhunt.report.figures import SECTIONS, front, leaf_words, stages, ticks
 from headhunt.report.page import _confusion, render
-from headhunt.run import Run
-from headhunt.space import Choice, Int, Log, Space
-from headhunt.spec import Spec
+from headhunt.run.directory import Run
+from headhunt.run.ledger import Outcome, Request
+from headhunt.run.task import open_task, save_task
+from headhunt.spec import Choice, Int, Log, Space, Spec
 from headhunt.study.candidates import Candidates
-from headhunt.study.executor import Inline
+from headhunt.study.executors import Inline
 from headhunt.study.study import Limits, Study
 
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -53,7 +53,7 @@ class Toy:
     def true(self, spec: dict) -> float:
         head, recipe = spec["head"], spec["recipe"]
         pooling = {"attention": 0.03, "mean": 0.025, "mean_max": 0.02, "cls": 0.0, "pooler": -0.01}
-        score = 0.86 + pooling.get(head["pooling"], 0.005) - 0.02 * abs(math.log(recipe["rate"] / 1.2e-4))
+        score = 0.86 + pooling.get(head["pooling"], 0.005) - 0.02 * abs(math.log(recipe["learning_rate"] / 1.2e-4))
         score -= 0.05 * (recipe["freeze"] == "all") + 0.02 * (head["blocks"] is not None)
         return score + 0.012 * (head["mlp"] is not None) + 0.01 * (recipe["smart"] is not None)
 
@@ -91,7 +91,7 @@ def make_run(
     folder: Path,
     trials: int,
     *,
-    kind: str = "classes",
+    problem_type: str = "single_label_classification",
     pair: bool = False,
     strategy: str = "random",
     ended: bool = True,
@@ -116,13 +116,16 @@ def make_run(
     ]
     texts = [" ".join(rng.choice(words) for _ in range(rng.randint(3, 30))) + f" {i}" for i in range(240)]
     texts[7] = NASTY
-    labels = [LABELS[rng.choice((0, 0, 0, 1, 1, 2))] if kind == "classes" else rng.gauss(3, 1) for _ in texts]
+    labels = [
+        LABELS[rng.choice((0, 0, 0, 1, 1, 2))] if problem_type == "single_label_classification" else rng.gauss(3, 1)
+        for _ in texts
+    ]
     columns = {"review": texts, "label": labels} | ({"other": [*texts[1:], "end"]} if pair else {})
     named = {"text": "review", "label": "label"} | ({"text_b": "other"} if pair else {})
     task = Task.load(pa.table(columns), seed=0, **named)
     save_task(task, folder / "task")
     space = Space.load("default", 6)
-    metric = DEFAULT_METRIC[kind]
+    metric = DEFAULT_METRIC[problem_type]
     settings = Settings(ENCODER, space.to_dict(), strategy=strategy, metric=metric, time=None, trials=trials)
     settings.write(folder)
     toy = Toy(open_task(folder / "task").splits["train"].targets, len(task.labels))
@@ -269,7 +272,12 @@ IMPORTANCE = {
     "schema": 1,
     "items": [
         {"name": name, "importance": value}
-        for name, value in (("recipe.rate", 0.41), ("head.pooling", 0.22), ("recipe.freeze", 0.17), ("head.mlp", 0.06))
+        for name, value in (
+            ("recipe.learning_rate", 0.41),
+            ("head.pooling", 0.22),
+            ("recipe.freeze", 0.17),
+            ("head.mlp", 0.06),
+        )
     ],
 }
 
@@ -376,7 +384,7 @@ def test_a_candidate_of_pairs_is_drawn_twice_until_it_compares(pairs):
     spec = Spec.from_dict(
         {"encoder": ENCODER, "head": {"siamese": "cosine", "pooling": "mean"}, "recipe": {"freeze": 4}}
     )
-    drawn = stages(spec, 6, True, "classes", 2)
+    drawn = stages(spec, 6, True, "single_label_classification", 2)
     assert [stage["stage"] for stage in drawn] == ["tokens", "encoder", "layers", "pooling", "comparison", "output"]
     assert [stage.get("twice", False) for stage in drawn] == [True] * 4 + [False] * 2
     picture = charts.diagram(drawn)
@@ -385,7 +393,7 @@ def test_a_candidate_of_pairs_is_drawn_twice_until_it_compares(pairs):
 
 
 def test_a_number_has_scores_and_no_classes(tmp_path):
-    found = facts(make_run(tmp_path / "run", 12, kind="number", ended=False))
+    found = facts(make_run(tmp_path / "run", 12, problem_type="regression", ended=False))
     assert list(found["scores"]["metrics"]) == ["spearman", "mse", "pearson"]
     assert not {"confusion", "mistakes", "calibration"} & set(found) and "counts" not in found["data"]
     assert found["winner"]["stages"][-1]["title"] == "a number"

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headhunt.errors import HeadhuntError
-from headhunt.ledger import OUTCOMES, RETRIES, Outcome, Request, RunError, Trial, read, replay
-from headhunt.run import Run, droppable, size
+from headhunt.run.directory import Run, droppable, size
+from headhunt.run.ledger import OUTCOMES, RETRIES, Outcome, Request, RunError, Trial, read, replay
 
 HEADER = {"space": {"name": "own"}, "task": "abc", "settings": {"eta": 3}, "seed": 0}
 
@@ -115,7 +115,7 @@ def test_a_corrupt_line_elsewhere_is_an_error_that_names_it(tmp_path):
 @pytest.mark.parametrize(
     "record",
     [
-        {"kind": "gossip"},
+        {"problem_type": "gossip"},
         {"kind": "run", **HEADER},
         trial(3),
         {**trial(2), "hash": "h0"},
@@ -162,7 +162,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path):
 
 def test_a_killed_writer_gives_the_lock_back(tmp_path):
     code = (
-        "import sys, time; from headhunt.run import Run; "
+        "import sys, time; from headhunt.run.directory import Run; "
         "run = Run(sys.argv[1], write=True); print('held', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

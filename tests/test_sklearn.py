@@ -21,9 +21,9 @@ from headhunt import Head, Mlp, Recipe, Smart
 from headhunt.errors import ModelError
 from headhunt.sklearn import HeadClassifier, HeadRegressor
 
-RECIPE = Recipe(epochs=1, rate=1e-3)
-LEARNS = Recipe(epochs=10, rate=1e-2)
-LONGER = Recipe(epochs=40, rate=1e-2)
+RECIPE = Recipe(epochs=1, learning_rate=1e-3)
+LEARNS = Recipe(epochs=10, learning_rate=1e-2)
+LONGER = Recipe(epochs=40, learning_rate=1e-2)
 TEXTS, LABELS = sentences(96)
 
 
@@ -39,9 +39,9 @@ class Written:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.one_d_array, tags.input_tags.string = True, False, False
         tags.no_validation = not self.validated
-        for kind in (tags.classifier_tags, tags.regressor_tags):
-            if kind is not None:
-                kind.poor_score = True  # a random encoder, trained once over the rows
+        for problem_type in (tags.classifier_tags, tags.regressor_tags):
+            if problem_type is not None:
+                problem_type.poor_score = True  # a random encoder, trained once over the rows
         return tags
 
     def _texts(self, X, reset):
@@ -213,8 +213,8 @@ def test_in_cross_validation_pipelines_and_grids(classifier):
     X, y = np.array(TEXTS), np.array(LABELS)
     lower = make_pipeline(FunctionTransformer(np.strings.lower), classifier)
     assert cross_val_predict(lower, X, y, cv=2, method="predict_proba").shape == (96, 2)
-    grid = GridSearchCV(lower, {"headclassifier__recipe__rate": [1e-9, 1e-2]}, cv=2).fit(X, y)
-    assert grid.best_params_ == {"headclassifier__recipe__rate": 1e-2}
+    grid = GridSearchCV(lower, {"headclassifier__recipe__learning_rate": [1e-9, 1e-2]}, cv=2).fit(X, y)
+    assert grid.best_params_ == {"headclassifier__recipe__learning_rate": 1e-2}
     assert grid.best_estimator_[-1].recipe == LEARNS
     assert grid.score(X, y) > 0.9
 
@@ -228,16 +228,16 @@ def test_folds_side_by_side(classifier):
 def test_parameters_reach_into_the_candidate():
     estimator = HeadClassifier("any", head=Head(pooling="mean", mlp=Mlp()), recipe=Recipe(smart=Smart()))
     params = estimator.get_params()
-    assert params["recipe__rate"] == Recipe().rate and params["head__mlp__width"] == Mlp().width
-    assert "recipe__rate" not in estimator.get_params(deep=False)
+    assert params["recipe__learning_rate"] == Recipe().learning_rate and params["head__mlp__width"] == Mlp().width
+    assert "recipe__learning_rate" not in estimator.get_params(deep=False)
     before = estimator.recipe
-    estimator.set_params(recipe__smart__weight=2.0, recipe__rate=1e-3, head__pooling="max", encoder="other")
-    assert estimator.recipe == Recipe(smart=Smart(weight=2.0), rate=1e-3) and before == Recipe(smart=Smart())
+    estimator.set_params(recipe__smart__weight=2.0, recipe__learning_rate=1e-3, head__pooling="max", encoder="other")
+    assert estimator.recipe == Recipe(smart=Smart(weight=2.0), learning_rate=1e-3) and before == Recipe(smart=Smart())
     assert estimator.head.pooling == "max" and estimator.encoder == "other"
-    estimator.set_params(recipe=Recipe(epochs=3), recipe__rate=0.5)
-    assert estimator.recipe == Recipe(epochs=3, rate=0.5)
+    estimator.set_params(recipe=Recipe(epochs=3), recipe__learning_rate=0.5)
+    assert estimator.recipe == Recipe(epochs=3, learning_rate=0.5)
     assert clone(estimator).get_params() == estimator.get_params()
-    for wrong in ({"recipe__speed": 1}, {"recipe__lora__rank": 4}, {"speed": 1}, {"recipe__rate": -1.0}):
+    for wrong in ({"recipe__speed": 1}, {"recipe__lora__rank": 4}, {"speed": 1}, {"recipe__learning_rate": -1.0}):
         with pytest.raises(ValueError, match=r"recipe|speed|rate"):
             estimator.set_params(**wrong)
 
@@ -287,7 +287,7 @@ def test_parameters_that_contradict_each_other_are_told(encoders):
     for wrong, message in (
         ({"search": "1m", "head": Head()}, "finds the head itself"),
         ({"search_options": {"trials": 3}}, "search_options are for a search"),
-        ({"recipe": {"rate": 1}}, "must be a headhunt.Recipe"),
+        ({"recipe": {"learning_rate": 1}}, "must be a headhunt.Recipe"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             HeadClassifier(encoders(), **wrong).fit(TEXTS, LABELS)
@@ -316,7 +316,7 @@ def test_a_search_behind_fit(encoders, tmp_path):
 @pytest.mark.real
 def test_a_real_encoder_across_folds(minilm):
     texts = ["a lovely film", "a dreadful film", "what a joy", "what a bore", "I liked it", "I hated it"] * 4
-    frozen = Recipe(epochs=20, rate=1e-2, freeze="all")
+    frozen = Recipe(epochs=20, learning_rate=1e-2, freeze="all")
     model = HeadClassifier(minilm, head=Head(pooling="mean"), recipe=frozen, random_state=0)
     assert cross_val_score(model, texts, [True, False] * 12, cv=2).mean() > 0.9
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from headhunt.data import Task
 from headhunt.errors import SpecError
-from headhunt.space import NAMED, Choice, Float, Int, Log, Maybe, Space, draw_leaf
-from headhunt.spec import Spec
+from headhunt.spec import NAMED, Choice, Float, Int, Log, Maybe, Space, Spec, draw_leaf
 
 
 def test_the_paper_space_has_the_size_its_description_gives():
@@ -46,7 +45,7 @@ def test_a_toml_file_says_what_may_be_chosen(tmp_path):
         optional = true
         width = { int = [8, 16] }
         [recipe]
-        rate = { log = [1e-5, 1e-3] }
+        learning_rate = { log = [1e-5, 1e-3] }
         freeze = "embeddings"
         """
     )
@@ -58,13 +57,13 @@ def test_a_toml_file_says_what_may_be_chosen(tmp_path):
             "siamese": Choice((None, "cosine")),
             "mlp": Maybe({"width": Int(8, 16)}),
         },
-        "recipe": {"rate": Log(1e-5, 1e-3), "freeze": "embeddings"},
+        "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": "embeddings"},
     }
     assert space.size() == 2 * 2 * (1 + 9)
     drawn = [space.draw(seed) for seed in range(40)]
     assert {spec.encoder for spec in drawn} == {"one", "two"}
     assert {spec.head.mlp is None for spec in drawn} == {True, False}
-    assert all(1e-5 <= spec.recipe.rate <= 1e-3 and spec.recipe.freeze == "embeddings" for spec in drawn)
+    assert all(1e-5 <= spec.recipe.learning_rate <= 1e-3 and spec.recipe.freeze == "embeddings" for spec in drawn)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +73,11 @@ def test_a_toml_file_says_what_may_be_chosen(tmp_path):
         ("[haed]\npooling = 'mean'", "Did you mean 'head'"),
         ("[head]\npooling = ['mean', 'median']", "pooling must be one of"),
         ("[head]\npooling = []", "at least one"),
-        ("[recipe]\nrate = { log = [0.0, 1.0] }", "above 0"),
-        ("[recipe]\nrate = { log = [1e-3, 1e-5] }", "low to high"),
-        ("[recipe]\nrate = { log = [1e-3] }", "two numbers"),
+        ("[recipe]\nlearning_rate = { log = [0.0, 1.0] }", "above 0"),
+        ("[recipe]\nlearning_rate = { log = [1e-3, 1e-5] }", "low to high"),
+        ("[recipe]\nlearning_rate = { log = [1e-3] }", "two numbers"),
         ("[recipe]\nepochs = { int = [0, 3] }", "epochs must be above 0"),
-        ("[recipe.rate]\nlow = 3", "one value, not a table"),
+        ("[recipe.learning_rate]\nlow = 3", "one value, not a table"),
         ("[head", "TOML"),
         ("schema = 7", "schema 1"),
     ],
@@ -146,7 +145,7 @@ def values(leaf):
 @pytest.mark.parametrize("pair", [False, True], ids=["one text", "pair"])
 @pytest.mark.parametrize("name", NAMED)
 def test_whatever_a_space_holds_builds_trains_and_keeps_its_name(encoders, name, pair):
-    from headhunt.api import prepare
+    from headhunt.engine.api import prepare
 
     texts, labels = sentences(8)  # fewer than any batch, so that an epoch is a step
     columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}

@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headhunt.errors import HeadhuntError
-from headhunt.ledger import STOPPED, Outcome, Request, read, replay
-from headhunt.run import Run
-from headhunt.space import NAMED, Choice, Int, Log, Maybe, Space
-from headhunt.spec import Spec
+from headhunt.run.directory import Run
+from headhunt.run.ledger import STOPPED, Outcome, Request, read, replay
+from headhunt.spec import NAMED, Choice, Int, Log, Maybe, Space, Spec
 from headhunt.study.candidates import Candidates, along, at, within
-from headhunt.study.executor import Inline, guarded
-from headhunt.study.prices import Prices
-from headhunt.study.rungs import Ladder, Rung, Rungs
+from headhunt.study.executors import Inline, guarded
+from headhunt.study.ladder import Ladder, Rung, Rungs
+from headhunt.study.runtime_estimates import RuntimeEstimates
 from headhunt.study.strategies import STRATEGIES, make
 from headhunt.study.study import Limits, Study
 
@@ -35,7 +34,7 @@ TINY = Space(
     "tiny",
     {
         "head": {"pooling": Choice(("cls", "mean", "max")), "mlp": Maybe({"width": Int(8, 64)})},
-        "recipe": {"rate": Log(1e-5, 1e-3), "freeze": Choice(("none", "embeddings"))},
+        "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", "embeddings"))},
     },
 )
 LADDER = Ladder((1 / 9, 1 / 3, 1.0))
@@ -48,7 +47,7 @@ def _no_disk(monkeypatch):
 
 
 def true(spec: dict) -> float:
-    loss = 0.05 * math.log(spec["recipe"]["rate"] / 8e-5) ** 2 + 0.05 * (spec["head"]["pooling"] != "mean")
+    loss = 0.05 * math.log(spec["recipe"]["learning_rate"] / 8e-5) ** 2 + 0.05 * (spec["head"]["pooling"] != "mean")
     return 0.9 - loss - 0.04 * (spec["head"]["mlp"] is None) - 0.04 * (spec["recipe"]["freeze"] == "all")
 
 
@@ -131,7 +130,7 @@ def test_every_candidate_reads_as_much_of_a_text_as_was_asked_for(length):
 
 def test_a_space_that_says_how_much_is_read_has_its_way():
     for own in (32, Choice((32, 48))):
-        space = Space("own", {"recipe": {"max_length": own, "rate": Log(1e-5, 1e-4)}})
+        space = Space("own", {"recipe": {"max_length": own, "learning_rate": Log(1e-5, 1e-4)}})
         candidates = Candidates(space, encoder="toy", max_length=64)
         assert candidates.spec(candidates.draw(random.Random(0))).recipe.max_length in (32, 48)
         assert candidates.plain().recipe.max_length == (own if isinstance(own, int) else 48)  # as much as anybody
@@ -232,7 +231,9 @@ def test_a_search_promotes_only_who_earned_it(tmp_path, workers):
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("strategy", ["bohb", "random", "evolution"])
 def test_no_candidate_is_trained_twice(tmp_path, strategy, workers):
-    space = Space("few", {"head": {"pooling": Choice(("cls", "mean", "max", "attention"))}, "recipe": {"rate": 1e-4}})
+    space = Space(
+        "few", {"head": {"pooling": Choice(("cls", "mean", "max", "attention"))}, "recipe": {"learning_rate": 1e-4}}
+    )
     study = search(tmp_path, space=space, strategy=strategy, executor=Several(toy, workers=workers))
     assert study.state.ended == "exhausted"
     assert len({one.hash for one in study.state.trials}) == len(study.state.trials) == 4
@@ -254,14 +255,14 @@ def test_a_search_by_many_workers_is_what_its_ledger_says(tmp_path):
 
 def flaky(request: Request) -> Outcome:
     """Fails in every way there is, depending on the candidate alone; a lost worker comes back."""
-    kind = request.seed % 7
-    if kind == 0:
+    problem_type = request.seed % 7
+    if problem_type == 0:
         return Outcome("collapsed")
-    if kind == 1 and request.attempt == 0:
+    if problem_type == 1 and request.attempt == 0:
         return Outcome("lost")
-    if kind == 2:
+    if problem_type == 2:
         raise RuntimeError("something else")
-    if kind == 3 and request.shrink == 1:
+    if problem_type == 3 and request.gradient_accumulation_steps == 1:
         raise MemoryError
     return toy(request)
 
@@ -327,16 +328,16 @@ def test_a_lost_worker_is_forgiven_three_times(tmp_path):
 
 
 def test_out_of_memory_is_tried_once_more_with_half_the_micro_batch(tmp_path):
-    shrinks: dict[int, list[int]] = {}
+    out_of_memory: dict[int, list[int]] = {}
 
     def evaluate(request):
-        shrinks.setdefault(request.trial, []).append(request.shrink)
-        if request.trial == 1 or (request.trial == 2 and request.shrink == 1):
+        out_of_memory.setdefault(request.trial, []).append(request.gradient_accumulation_steps)
+        if request.trial == 1 or (request.trial == 2 and request.gradient_accumulation_steps == 1):
             raise MemoryError("too large")
         return toy(request)
 
     study = search(tmp_path, evaluate, strategy="random", limits=Limits(trials=4))
-    assert shrinks == {0: [1], 1: [1, 2], 2: [1, 2], 3: [1]}
+    assert out_of_memory == {0: [1], 1: [1, 2], 2: [1, 2], 3: [1]}
     assert study.state.trials[1].results[0].outcome == "memory"
     assert study.state.trials[2].results[0].outcome == "ok"
 
@@ -368,7 +369,7 @@ def test_failures_are_shown_to_the_model_as_the_worst_value_seen(strategy):
 
 def test_a_proposal_is_asked_of_the_highest_rung_with_enough_results():
     candidates = Candidates(TINY, encoder="toy")
-    model = make("bohb", candidates, share=0.0)
+    model = make("bohb", candidates, random_fraction=0.0)
     enough = len(candidates.leaves) + 2
     for number in range(2 * enough):
         assert model.rung() == (None if number < enough else 0)
@@ -390,7 +391,7 @@ def test_the_model_is_shown_the_best_and_the_latest_and_no_more():
 
 
 def test_a_fixed_share_is_drawn_at_random(tmp_path):
-    study = search(tmp_path, limits=Limits(trials=120), options={"share": 0.25}, known=False)
+    study = search(tmp_path, limits=Limits(trials=120), options={"random_fraction": 0.25}, known=False)
     origins = Counter(one.origin for one in study.state.trials[30:])
     assert 0.1 < origins["random"] / origins.total() < 0.45
 
@@ -477,7 +478,7 @@ def test_the_last_of_the_time_goes_to_those_on_the_way(tmp_path, seed):
     """Newcomers could not get to the top any more, so the best that stand below it do."""
     clock, begun = Clock(), {}
     evaluate, limits = slow(clock, lambda spec: 9.0, begun), Limits(time=300, trials=999)
-    space = Space("alike", {**TINY.tree, "recipe": {"rate": Log(1e-5, 1e-3)}})
+    space = Space("alike", {**TINY.tree, "recipe": {"learning_rate": Log(1e-5, 1e-3)}})
     study = search(tmp_path, evaluate, space=space, limits=limits, clock=clock, seed=seed)
     assert study.state.ended == "time" and not study.state.running  # nothing was begun that could not be ended
     assert max(begun.values()) <= 1300 - 9 < clock.now
@@ -492,7 +493,7 @@ def test_the_last_of_the_time_goes_to_those_on_the_way(tmp_path, seed):
 def test_what_cannot_be_ended_in_time_is_not_begun(tmp_path):
     """A candidate that trains everything takes ten times as long here: only the others are begun towards the end."""
     clock, begun = Clock(), {}
-    space = Space("two", {**TINY.tree, "recipe": {"rate": Log(1e-5, 1e-3), "freeze": Choice(("none", 5))}})
+    space = Space("two", {**TINY.tree, "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", 5))}})
     price = {"none": 40.0, 5: 4.0}
     evaluate = slow(clock, lambda spec: price[spec["recipe"]["freeze"]], begun)
     study = search(tmp_path, evaluate, space=space, limits=Limits(time=200, trials=999), clock=clock)
@@ -503,7 +504,7 @@ def test_what_cannot_be_ended_in_time_is_not_begun(tmp_path):
 
 
 def test_what_a_candidate_will_take_is_learned_from_the_others():
-    prices, candidates = Prices(layers=6), Candidates(Space.load("default"), encoder="toy")
+    prices, candidates = RuntimeEstimates(layers=6), Candidates(Space.load("default"), encoder="toy")
     plain = candidates.plain()
     half = replace(plain, recipe=replace(plain.recipe, freeze=3)).to_dict()
     alone = replace(plain, recipe=replace(plain.recipe, freeze="all")).to_dict()
@@ -643,5 +644,5 @@ def test_a_grid_visits_every_point_once_and_ends(tmp_path):
 def test_the_study_needs_no_torch():
     import subprocess
 
-    code = "import sys, headhunt.study.study, headhunt.study.proposer; sys.exit('torch' in sys.modules)"
+    code = "import sys, headhunt.study.study, headhunt.study.optuna_strategies; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ import pytest
 from conftest import WORDS, make_tokenizer, sentences
 
 from headhunt.modeling.build import load_tokenizer
-from headhunt.tokens import CHUNK, Frame, by_length, shuffled_by_length, tokenise
+from headhunt.training.tokens import CHUNK, SpecialTokens, by_length, shuffled_by_length, tokenise
 
 STYLES = ("bert", "roberta", "distilbert", "modernbert")
 TEXTS = sentences(12, seed=5)[0]
@@ -56,9 +56,9 @@ def test_swapped_pairs_are_what_the_tokenizer_makes_of_them(style):
 
 def test_frames():
     bert, roberta = make_tokenizer("bert"), make_tokenizer("roberta")
-    assert Frame.of(bert, pair=False) == Frame((0,), (), (2,), pad=1, types=True)
-    assert Frame.of(bert, pair=True) == Frame((0,), (2,), (2,), pad=1, types=True)
-    assert Frame.of(roberta, pair=True) == Frame((0,), (2, 2), (2,), pad=1, types=False)
+    assert SpecialTokens.of(bert, pair=False) == SpecialTokens((0,), (), (2,), pad=1, types=True)
+    assert SpecialTokens.of(bert, pair=True) == SpecialTokens((0,), (2,), (2,), pad=1, types=True)
+    assert SpecialTokens.of(roberta, pair=True) == SpecialTokens((0,), (2, 2), (2,), pad=1, types=False)
 
 
 @pytest.mark.real

@@ -13,8 +13,8 @@ import torch
 from conftest import FAMILIES, sentences
 from torch import nn
 
-from headhunt.api import prepare, score
 from headhunt.data import Task
+from headhunt.engine.api import prepare, score
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head
 from headhunt.modeling.build import build, layers_of
@@ -40,7 +40,9 @@ def weights(training) -> dict[str, torch.Tensor]:
 
 
 def test_it_learns_and_reports_as_it_goes(encoders):
-    spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(rate=1e-2, epochs=15, batch=8))
+    spec = Spec(
+        encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(learning_rate=1e-2, epochs=15, batch_size=8)
+    )
     task = task_of(64)
     training, predictor, reports = run(task, spec)
     assert [round(report.done, 2) for report in reports] == [0.2, 0.4, 0.6, 0.8, 1.0]
@@ -92,7 +94,9 @@ if part != "first":
 
 def RESUMED(encoder: str) -> Spec:  # noqa: N802
     """A recipe with everything in it that is left to chance."""
-    recipe = Recipe(epochs=3, batch=4, rate=1e-3, freeze="embeddings", swap_pairs=True, smart=Smart(weight=1.0))
+    recipe = Recipe(
+        epochs=3, batch_size=4, learning_rate=1e-3, freeze="embeddings", swap_pairs=True, smart=Smart(weight=1.0)
+    )
     return Spec(encoder=encoder, head=Head(pooling="attention", siamese="cosine"), recipe=recipe)
 
 
@@ -126,7 +130,7 @@ def test_a_state_of_another_training_is_refused(encoders, tmp_path):
 
 
 def test_two_trainings_in_one_process_do_not_disturb_each_other(encoders):
-    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=2, batch=8, rate=1e-3))
+    spec = Spec(encoder=encoders(), recipe=Recipe(epochs=2, batch_size=8, learning_rate=1e-3))
     task = task_of(16)
     alone = weights(run(task, spec)[0])
     first, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
@@ -137,7 +141,7 @@ def test_two_trainings_in_one_process_do_not_disturb_each_other(encoders):
 
 
 def test_a_batch_in_parts_gives_the_gradient_of_the_whole(encoders):
-    spec = Spec(encoder=encoders(), head=Head(dropout=0.0), recipe=Recipe(epochs=1, batch=16, encoder_dropout=0.0))
+    spec = Spec(encoder=encoders(), head=Head(dropout=0.0), recipe=Recipe(epochs=1, batch_size=16, encoder_dropout=0.0))
     task = task_of(16)
     whole, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
     parts, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
@@ -151,8 +155,10 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole(encoders):
 @pytest.mark.real
 def test_layer_wise_decay_gives_each_layer_its_rate(minilm):
     head = Head(convolutions=Convolutions(channels=8), pooling="mean")
-    model = build(minilm, head, kind="classes", labels=("a", "b"))
-    groups = parameter_groups(model, Recipe(rate=1e-4, head_rate=1.5, layer_decay=0.5, weight_decay=0.01))
+    model = build(minilm, head, problem_type="single_label_classification", labels=("a", "b"))
+    groups = parameter_groups(
+        model, Recipe(learning_rate=1e-4, head_lr_multiplier=1.5, layer_decay=0.5, weight_decay=0.01)
+    )
     listed = {
         group["name"]: (round(group["rate"], 10), group["weight_decay"], len(group["params"])) for group in groups
     }
@@ -190,7 +196,7 @@ def test_an_encoder_cannot_freeze_layers_it_does_not_have(encoders):
 
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
 def test_low_rank_updates_train_little_and_merge_without_trace(encoders, head, tmp_path):
-    recipe = Recipe(epochs=6, batch=8, rate=1e-2, freeze=1, lora=Lora(rank=2))
+    recipe = Recipe(epochs=6, batch_size=8, learning_rate=1e-2, freeze=1, lora=Lora(rank=2))
     training, predictor = prepare(
         task_of(32), task_of(32).splits["train"], Spec(encoder=encoders(), head=head, recipe=recipe)
     )
@@ -232,11 +238,11 @@ def test_schedules_rise_and_fall_as_named():
 
 def test_class_weights_make_each_class_count_alike():
     targets = np.array([0] * 30 + [1] * 10)
-    objective = Objective.of("classes", targets, 2, Recipe(class_weights=True))
+    objective = Objective.of("single_label_classification", targets, 2, Recipe(class_weights=True))
     assert objective.weights is not None
     counted = objective.weights.numpy() * np.bincount(targets)
     assert counted[0] == pytest.approx(counted[1]) and counted.sum() == pytest.approx(40)
-    assert Objective.of("classes", targets, 2, Recipe()).weights is None
+    assert Objective.of("single_label_classification", targets, 2, Recipe()).weights is None
 
 
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
@@ -244,8 +250,8 @@ def test_a_number_of_any_scale_is_learned_and_given_as_itself(encoders, head):
     texts, labels = sentences(64)
     numbers = [10_000.0 + 250.0 * (label == "good") + 0.5 * i for i, label in enumerate(labels)]
     columns = {"text": texts, "label": numbers}
-    task = Task.load({"train": columns, "test": columns}, kind="number")
-    spec = Spec(encoder=encoders(), head=head, recipe=Recipe(rate=1e-2, epochs=15, batch=8))
+    task = Task.load({"train": columns, "test": columns}, problem_type="regression")
+    spec = Spec(encoder=encoders(), head=head, recipe=Recipe(learning_rate=1e-2, epochs=15, batch_size=8))
     training, predictor, _ = run(task, spec)
     training.finish()
     found = predictor.outputs(texts)
@@ -264,21 +270,21 @@ class Toy(nn.Module):
         return torch.einsum("btf,of->bo", self.enter(x), self.matrix)
 
 
-@pytest.mark.parametrize("kind", ["number", "classes"])
-def test_smart_is_right_on_a_toy_with_a_known_answer(kind):
+@pytest.mark.parametrize("problem_type", ["regression", "single_label_classification"])
+def test_smart_is_right_on_a_toy_with_a_known_answer(problem_type):
     w = torch.tensor([0.3, -0.2, 0.1, 0.05], dtype=torch.float64)
-    matrix = w[None] if kind == "number" else torch.stack([w / 2, -w / 2])
+    matrix = w[None] if problem_type == "regression" else torch.stack([w / 2, -w / 2])
     toy, x = Toy(matrix), torch.tensor([[[0.5, 0.1, -0.3, 0.2], [0.2, 0.0, 0.4, 1.0]]], dtype=torch.float64)
     perturbation = Perturbation(toy.enter)
     settings = Smart(radius=0.25, sigma=1e-9, eta=1e-3, epsilon=1e-6)
     torch.manual_seed(0)
     still = toy(x)
-    found = smart(lambda: toy(x), still, perturbation, settings, Objective(kind).divergence).item()
+    found = smart(lambda: toy(x), still, perturbation, settings, Objective(problem_type).divergence).item()
     # Both tokens move along ±w, scaled to the radius; the sign is that of the random start.
-    shrink = settings.eta / (settings.eta + settings.epsilon)
+    gradient_accumulation_steps = settings.eta / (settings.eta + settings.epsilon)
     size = 0.25 * float(x.square().mean().sqrt())
-    move = 2 * size * float(w @ w) / 0.3 * shrink
-    if kind == "number":
+    move = 2 * size * float(w @ w) / 0.3 * gradient_accumulation_steps
+    if problem_type == "regression":
         assert found == pytest.approx(move**2, rel=1e-5)
     else:
         z = float((still[0, 0] - still[0, 1]).item())
@@ -292,7 +298,7 @@ def test_smart_is_right_on_a_toy_with_a_known_answer(kind):
     "head", [Head(pooling="mean"), Head(pooling="mean", siamese="difference")], ids=["cross", "siamese"]
 )
 def test_smart_costs_nothing_when_off_and_two_more_passes_over_half_the_rows_when_on(encoders, head):
-    for recipe, passes in ((Recipe(epochs=1, batch=8), 1), (Recipe(epochs=1, batch=8, smart=Smart()), 2)):
+    for recipe, passes in ((Recipe(epochs=1, batch_size=8), 1), (Recipe(epochs=1, batch_size=8, smart=Smart()), 2)):
         task = task_of(16, pair=True)
         spec = Spec(encoder=encoders(), head=head, recipe=recipe)
         training, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
@@ -309,7 +315,7 @@ def test_smart_moves_both_texts_of_a_pair_and_pulls_answers_together(encoders, s
     task = task_of(32, pair=True)
     spread = {}
     for name, settings in (("off", None), ("on", Smart(weight=100.0, radius=0.2))):
-        recipe = Recipe(epochs=8, batch=8, rate=3e-3, freeze="embeddings", smart=settings)
+        recipe = Recipe(epochs=8, batch_size=8, learning_rate=3e-3, freeze="embeddings", smart=settings)
         spec = Spec(encoder=encoders(), head=Head(pooling="mean", siamese=siamese, dropout=0.0), recipe=recipe)
         _, predictor, reports = run(task, spec)
         assert all(math.isfinite(report.loss) for report in reports)
@@ -328,7 +334,7 @@ def test_a_lone_similarity_takes_its_sign_from_the_data(encoders, majority):
     columns = dict(zip(("text", "text_b", "label"), map(list, zip(*same, *other, strict=True)), strict=True))
     task = Task.load({"train": columns, "test": columns})
     for seed in range(3):
-        recipe = Recipe(epochs=1, batch=8, rate=1e-4, head_rate=10.0, warmup=0.0)
+        recipe = Recipe(epochs=1, batch_size=8, learning_rate=1e-4, head_lr_multiplier=10.0, warmup=0.0)
         training, _, _ = run(
             task, Spec(encoder=encoders(), head=Head(pooling="mean", siamese="cosine"), recipe=recipe), seed=seed
         )

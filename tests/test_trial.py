@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from conftest import sentences
 
-from headhunt.data import Task, save_task
-from headhunt.ledger import STOPPED, Request
+from headhunt.data import Task
+from headhunt.engine.trial_runner import TrialRunner, plan, probe
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
-from headhunt.run import FOLDS
+from headhunt.run.directory import FOLDS
+from headhunt.run.ledger import STOPPED, Request
+from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec
-from headhunt.trial import Bench, plan, probe
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +26,14 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def bench(tmp_path) -> Bench:
+def bench(tmp_path) -> TrialRunner:
     texts, labels = sentences(60)
     save_task(Task.load((texts, labels)), tmp_path / "task")
-    return Bench(tmp_path, metric="accuracy", device="cpu", precision="fp32")
+    return TrialRunner(tmp_path, metric="accuracy", device="cpu", precision="fp32")
 
 
 def candidate(encoder: str, **recipe) -> Spec:
-    recipe = {"epochs": 6, "rate": 2e-3, "batch": 8, **recipe}
+    recipe = {"epochs": 6, "learning_rate": 2e-3, "batch_size": 8, **recipe}
     return Spec(encoder=encoder, head=Head(pooling="mean"), recipe=Recipe(**recipe))
 
 
@@ -49,9 +50,9 @@ def outputs(folder, rung: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_small_data_is_judged_out_of_fold(bench, encoders, tmp_path):
     rows = len(bench.task.splits["train"])
-    held = np.concatenate([out for _, out in bench.parts])
-    assert len(bench.parts) == FOLDS and sorted(held) == list(range(rows))
-    assert all(not set(train) & set(out) for train, out in bench.parts)
+    held = np.concatenate([out for _, out in bench.folds])
+    assert len(bench.folds) == FOLDS and sorted(held) == list(range(rows))
+    assert all(not set(train) & set(out) for train, out in bench.folds)
     outcome = bench.run(ask(candidate(encoders()), tmp_path))
     assert outcome.outcome == "ok" and outcome.extra["held"] == rows
     judged, found = outputs(tmp_path, 2)
@@ -63,8 +64,8 @@ def test_a_third_of_the_budget_is_one_whole_training(bench, encoders, tmp_path):
     spec = candidate(encoders())
     third = bench.run(ask(spec, tmp_path, 1 / 3, 1))
     ninth = bench.run(ask(spec, tmp_path, 1 / 9, 0))
-    assert third.extra["held"] == ninth.extra["held"] == len(bench.parts[0][1])
-    assert third.examples == 6 * len(bench.parts[0][0])
+    assert third.extra["held"] == ninth.extra["held"] == len(bench.folds[0][1])
+    assert third.examples == 6 * len(bench.folds[0][0])
     assert ninth.examples == pytest.approx(third.examples / 3, rel=0.2)
 
 
@@ -85,8 +86,8 @@ def test_given_validation_rows_are_what_is_judged_on(tmp_path, encoders):
     rows = {"text": texts, "label": labels}
     task = Task.load(rows, validation={"text": texts[:20], "label": labels[:20]})
     save_task(task, tmp_path / "task")
-    bench = Bench(tmp_path, metric="accuracy", device="cpu", precision="fp32")
-    assert len(bench.parts) == 1 and len(bench.parts[0][1]) == 20
+    bench = TrialRunner(tmp_path, metric="accuracy", device="cpu", precision="fp32")
+    assert len(bench.folds) == 1 and len(bench.folds[0][1]) == 20
     assert bench.run(ask(candidate(encoders()), tmp_path)).extra["held"] == 20
 
 
@@ -140,12 +141,12 @@ def test_half_a_state_is_no_state(bench, encoders, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_is_a_collapse(bench, encoders, tmp_path):
-    outcome = bench.run(ask(candidate(encoders(), rate=1.0, head_rate=1e4, epochs=30), tmp_path))
+    outcome = bench.run(ask(candidate(encoders(), learning_rate=1.0, head_lr_multiplier=1e4, epochs=30), tmp_path))
     assert outcome.outcome == "collapsed" and outcome.score is None
 
 
 def test_one_answer_to_everything_is_a_collapse(bench, encoders, tmp_path):
-    outcome = bench.run(ask(candidate(encoders(), rate=1e-9), tmp_path))
+    outcome = bench.run(ask(candidate(encoders(), learning_rate=1e-9), tmp_path))
     assert outcome.outcome == "collapsed" and "same answer" in outcome.extra["message"]
 
 
@@ -163,13 +164,13 @@ def test_too_much_memory_is_an_outcome_and_less_at_a_time_helps(bench, encoders,
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     assert outcome.outcome == "memory" and outcome.score is None
-    shrunk = bench.run(ask(candidate(encoders()), tmp_path / "a", shrink=2))
+    shrunk = bench.run(ask(candidate(encoders()), tmp_path / "a", gradient_accumulation_steps=2))
     whole = bench.run(ask(candidate(encoders()), tmp_path / "b"))
     assert shrunk.outcome == whole.outcome == "ok"
 
 
 def test_a_candidate_the_encoder_cannot_be_is_an_error(bench, encoders, tmp_path):
-    from headhunt.study.executor import guarded
+    from headhunt.study.executors import guarded
 
     outcome = guarded(bench.run, ask(candidate(encoders(), freeze=9), tmp_path))
     assert outcome.outcome == "error" and "at most the encoder's 2 layers" in outcome.extra["message"]
@@ -189,20 +190,24 @@ def test_deliver_saves_what_the_first_training_gave(bench, encoders, tmp_path):
     out = tmp_path / "models" / "0"
     outcome = bench.run(ask(spec, tmp_path, job="deliver", resume=str(tmp_path / "c-1"), checkpoint=str(out)))
     assert outcome.outcome == "ok"
-    held = bench.parts[0][1]
+    held = bench.folds[0][1]
     texts = bench.task.splits["train"].take(held).texts()
     found = Predictor.load(out, precision="fp32").outputs(texts)
     assert np.abs(found - outputs(tmp_path, 1)[1]).max() < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["number", "labels"])
-def test_other_kinds_of_task(kind, tmp_path, encoders):
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_other_kinds_of_task(problem_type, tmp_path, encoders):
     texts, labels = sentences(48)
-    targets = [float(label == "good") * 10 + 100 for label in labels] if kind == "number" else [[w] for w in labels]
-    save_task(Task.load((texts, targets), kind=kind), tmp_path / "task")
-    metric = {"number": "pearson", "labels": "micro_f1"}[kind]
-    bench = Bench(tmp_path, metric=metric, device="cpu", precision="fp32")
+    targets = (
+        [float(label == "good") * 10 + 100 for label in labels]
+        if problem_type == "regression"
+        else [[w] for w in labels]
+    )
+    save_task(Task.load((texts, targets), problem_type=problem_type), tmp_path / "task")
+    metric = {"regression": "pearson", "multi_label_classification": "micro_f1"}[problem_type]
+    bench = TrialRunner(tmp_path, metric=metric, device="cpu", precision="fp32")
     outcome = bench.run(ask(candidate(encoders(), epochs=20), tmp_path))
     assert outcome.outcome == "ok" and outcome.score > 0.3
-    if kind == "number":
+    if problem_type == "regression":
         assert 90 < outputs(tmp_path, 2)[1].mean() < 120  # in the units of the data

@@ -14,16 +14,16 @@ from conftest import sentences
 from test_hunt import QUICK, hunt
 
 import headhunt
-from headhunt.ablation import NAMES, variants
+from headhunt.engine.ablation import NAMES, variants
+from headhunt.engine.final_test import FinalEvaluation, _judge_again, judged_targets, sentence
+from headhunt.engine.search import Search, ablate, amount
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, compare, fit_temperature, greedy_mean, reliability
-from headhunt.hunt import Search, amount, explain
-from headhunt.ledger import Outcome, read
 from headhunt.modeling.architecture import Blocks, Head, Mlp
 from headhunt.predictor import Predictor
+from headhunt.run.ledger import Outcome, read
 from headhunt.spec import Recipe, Smart, Spec, plain
-from headhunt.study.rungs import Ladder
-from headhunt.verdict import Case, _judge_again, judged_targets, sentence
+from headhunt.study.ladder import Ladder
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,12 @@ def test_two_models_that_do_not_differ_are_seldom_told_apart():
     for turn in range(200):
         targets = rng.integers(0, 2, 400)
         found = compare(
-            "classes", "accuracy", [answers(targets, 0.8, rng)], [answers(targets, 0.8, rng)], targets, seed=turn
+            "single_label_classification",
+            "accuracy",
+            [answers(targets, 0.8, rng)],
+            [answers(targets, 0.8, rng)],
+            targets,
+            seed=turn,
         )
         claims += found.low > 0
         assert not found.sure  # one training of each is never enough
@@ -57,8 +62,10 @@ def test_chance_in_training_counts():
     for turn in range(150):
         targets = rng.integers(0, 2, 2000)
         ours, theirs = ([answers(targets, 0.8 + rng.normal(0, 0.03), rng) for _ in range(4)] for _ in range(2))
-        claims["without"] += compare("classes", "accuracy", ours[:1], theirs[:1], targets, seed=turn).low > 0
-        found = compare("classes", "accuracy", ours, theirs, targets, seed=turn)
+        claims["without"] += (
+            compare("single_label_classification", "accuracy", ours[:1], theirs[:1], targets, seed=turn).low > 0
+        )
+        found = compare("single_label_classification", "accuracy", ours, theirs, targets, seed=turn)
         claims["with"] += found.sure and found.spread > 0 and found.trainings == 4
     assert claims["without"] > 150 * 0.15 and claims["with"] <= 150 * 0.08
 
@@ -76,7 +83,7 @@ def test_a_gain_of_four_points_is_seen():
         better[fixed] = np.eye(2)[targets[fixed]]
         spoilt = rng.choice(np.flatnonzero(base.argmax(1) == targets), 20, replace=False)
         better[spoilt] = np.eye(2)[1 - targets[spoilt]]
-        found = compare("classes", "accuracy", [better] * 2, [base] * 2, targets, seed=turn)
+        found = compare("single_label_classification", "accuracy", [better] * 2, [base] * 2, targets, seed=turn)
         assert found.gain == pytest.approx(0.04)
         seen += found.sure
     assert seen >= 55
@@ -87,9 +94,9 @@ def test_numbers_and_labels_are_compared_too():
     truth = rng.normal(size=300)
     near, far = truth + rng.normal(0, 0.1, 300), truth + rng.normal(0, 2, 300)
     for metric in ("pearson", "spearman", "mse"):
-        assert compare("number", metric, [near] * 2, [far] * 2, truth).sure
+        assert compare("regression", metric, [near] * 2, [far] * 2, truth).sure
     marks = (rng.random((300, 3)) < 0.3).astype(np.float32)
-    assert compare("labels", "micro_f1", [marks] * 2, [1 - marks] * 2, marks).sure
+    assert compare("multi_label_classification", "micro_f1", [marks] * 2, [1 - marks] * 2, marks).sure
 
 
 def test_the_mean_takes_in_only_what_does_not_hurt():
@@ -98,7 +105,7 @@ def test_the_mean_takes_in_only_what_does_not_hurt():
     softly = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(5)]  # right four times in five, surer where right
     good = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in softly]
     bad = answers(targets, 0.3, rng)
-    chosen = greedy_mean("classes", "accuracy", [*good, bad], targets, 6)
+    chosen = greedy_mean("single_label_classification", "accuracy", [*good, bad], targets, 6)
     assert 5 not in chosen and len(chosen) >= 2
     mean = np.mean([([*good, bad])[i] for i in chosen], axis=0)
     assert (mean.argmax(1) == targets).mean() >= max((one.argmax(1) == targets).mean() for one in good)
@@ -188,8 +195,8 @@ def test_a_finalist_that_collapses_with_another_seed_is_none(tmp_path, encoders,
         seed_of=lambda number: number,
     )
     deadline = time.time() + 600
-    case = Case(found.run_dir, found.about, "accuracy", 3, study, Workers(), deadline)
-    monkeypatch.setattr("headhunt.verdict.close_to_best", lambda case, board: list(board))
+    case = FinalEvaluation(found.run_dir, found.about, "accuracy", 3, study, Workers(), deadline)
+    monkeypatch.setattr("headhunt.engine.final_test.close_to_best", lambda case, board: list(board))
     scores = _judge_again(case, plain)
     assert scores == {2: [trials[1].best[1], 1.0, 1.0], 0: [plain.best[1], 1.0, 1.0]}
     assert judged == [(1, 0), (2, 0), (0, 0), (2, 1), (2, 0), (0, 0), (2, 1)]
@@ -198,7 +205,7 @@ def test_a_finalist_that_collapses_with_another_seed_is_none(tmp_path, encoders,
 def test_a_deeper_verdict_trains_with_more_seeds(tmp_path, encoders):
     found = hunt(tmp_path, encoders(), trials=5)
     first = {path.name for path in (tmp_path / "run" / "models").iterdir()}
-    deeper = headhunt.hunt.deepen(tmp_path / "run", seeds=3, workers=0)
+    deeper = headhunt.engine.search.verdict(tmp_path / "run", seeds=3, workers=0)
     more = {path.name for path in (tmp_path / "run" / "models").iterdir()} - first
     winner = deeper.result["best"]["trial"]
     assert {f"{winner:06d}-all-1", f"{winner:06d}-all-2", "000000-all-1", "000000-all-2"} <= more
@@ -219,7 +226,7 @@ def test_calibration_is_in_the_folder_that_is_delivered(tmp_path, encoders):
 
 
 def test_variants_take_one_thing_out_each():
-    recipe = Recipe(rate=3e-4, freeze=2, smart=Smart(), layer_decay=0.9)
+    recipe = Recipe(learning_rate=3e-4, freeze=2, smart=Smart(), layer_decay=0.9)
     spec = Spec(encoder="any", head=Head(pooling="mean", blocks=Blocks(), mlp=Mlp(width=64)), recipe=recipe)
     found = variants(spec, 500)
     assert {name.split(":")[0] for name in found} == {
@@ -239,20 +246,20 @@ def test_every_part_and_item_has_a_name():
 def test_an_ablation_tells_what_each_thing_is_worth(tmp_path, encoders):
     hunt(tmp_path, encoders(), trials=8)
     searched = Search(tmp_path / "run").state
-    found = explain(tmp_path / "run", workers=0)
+    found = ablate(tmp_path / "run", workers=0)
     now = Search(tmp_path / "run").state
     assert (now.ended, now.elapsed) == (searched.ended, searched.elapsed), "an ablation is no searching"
     assert found["items"] and all(item["low"] <= item["difference"] <= item["high"] for item in found["items"])
     assert json.loads((tmp_path / "run" / "ablation.json").read_text()) == found
     before, _ = read(tmp_path / "run" / "ledger.jsonl")
-    assert explain(tmp_path / "run", workers=0) == found  # nothing is judged twice
+    assert ablate(tmp_path / "run", workers=0) == found  # nothing is judged twice
     assert sum(record["kind"] == "result" for record in before) == sum(
         record["kind"] == "result" for record in read(tmp_path / "run" / "ledger.jsonl")[0]
     )
 
 
 def test_limits_on_size_and_latency_hold(tmp_path, encoders):
-    from headhunt.space import Space
+    from headhunt.spec import Space
 
     space = Space.from_dict({**QUICK.to_dict(), "head": {"pooling": ["mean", "max"], "mlp": {"width": [8, 2048]}}})
     found = hunt(tmp_path / "a", encoders(), space=space, trials=12, max_size="0.1MB")

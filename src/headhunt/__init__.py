@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headhunt.api import fit, load
     from headhunt.data import Task
+    from headhunt.engine.api import fit, load
+    from headhunt.engine.search import Search, resume, search
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
-    from headhunt.hunt import Search, resume, search
     from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
     from headhunt.predictor import Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 _HOME = {
-    "fit": "headhunt.api",
-    "load": "headhunt.api",
-    "Search": "headhunt.hunt",
-    "resume": "headhunt.hunt",
-    "search": "headhunt.hunt",
+    "fit": "headhunt.engine.api",
+    "load": "headhunt.engine.api",
+    "Search": "headhunt.engine.search",
+    "resume": "headhunt.engine.search",
+    "search": "headhunt.engine.search",
     "Task": "headhunt.data",
     "HeadhuntError": "headhunt.errors",
-    "Evaluation": "headhunt.evaluation",
-    "evaluate": "headhunt.evaluation",
+    "Evaluation": "headhunt.evaluation.metrics",
+    "evaluate": "headhunt.evaluation.metrics",
     "Blocks": "headhunt.modeling.architecture",
     "Convolutions": "headhunt.modeling.architecture",
     "Head": "headhunt.modeling.architecture",
     "Mlp": "headhunt.modeling.architecture",
     "Predictor": "headhunt.predictor",
-    "Lora": "headhunt.spec",
-    "Recipe": "headhunt.spec",
-    "Smart": "headhunt.spec",
-    "Spec": "headhunt.spec",
+    "Lora": "headhunt.spec.spec",
+    "Recipe": "headhunt.spec.spec",
+    "Smart": "headhunt.spec.spec",
+    "Spec": "headhunt.spec.spec",
 }
 __all__ = [
     "Blocks",

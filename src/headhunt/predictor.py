@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from headhunt.card import write as write_card
-from headhunt.device import autocast, pick_device
 from headhunt.errors import ModelError, not_a_model
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import load_tokenizer, quiet
 from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.report.model_card import write as write_card
 from headhunt.spec import Recipe, Spec
-from headhunt.tokens import Tokens, by_length, tokenise
+from headhunt.training.device import autocast, pick_device
+from headhunt.training.tokens import Tokens, by_length, tokenise
 
 SCHEMA = 1
 CARD = "headhunt.json"
@@ -45,7 +45,7 @@ class Predictor:
     Args:
         model: A transformers sequence classification model.
         tokenizer: Its tokenizer.
-        kind: "classes", "labels" or "number".
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
         labels: Class names; empty for a number.
         pair: Whether it takes two texts.
         recipe: How it was trained; length and truncation are used again.
@@ -60,7 +60,7 @@ class Predictor:
         model: PreTrainedModel,
         tokenizer: Any,
         *,
-        kind: str,
+        problem_type: str,
         labels: Sequence[str],
         pair: bool,
         recipe: Recipe | None = None,
@@ -71,18 +71,18 @@ class Predictor:
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device).eval()
-        self.tokenizer, self.kind, self.labels, self.pair = tokenizer, kind, tuple(labels), pair
+        self.tokenizer, self.problem_type, self.labels, self.pair = tokenizer, problem_type, tuple(labels), pair
         self.spec, self.recipe = spec, recipe or (spec.recipe if spec else Recipe())
         self.facts = dict(facts or {})
         self.precision = precision
 
     def __repr__(self) -> str:
-        answers = f"{len(self.labels)} {self.kind}" if self.labels else "a number"
+        answers = f"{len(self.labels)} {self.problem_type}" if self.labels else "a number"
         size = sum(parameter.numel() for parameter in self.model.parameters()) / 1e6
         return f"Predictor({'two texts' if self.pair else 'one text'} → {answers}, {size:.1f} M parameters)"
 
     def _repr_html_(self) -> str:
-        from headhunt import notebook
+        from headhunt.report import notebook
 
         return notebook.predictor_card(self)
 
@@ -114,7 +114,7 @@ class Predictor:
             stop = start + WINDOW
             second = None if texts_b is None else texts_b[start:stop]
             found.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
-        shape = (0,) if self.kind == "number" else (0, len(self.labels))
+        shape = (0,) if self.problem_type == "regression" else (0, len(self.labels))
         return np.concatenate(found) if found else np.zeros(shape, np.float32)
 
     def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
@@ -151,16 +151,16 @@ class Predictor:
 
     def activate(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits as answers: probabilities, or the number."""
-        if self.kind == "classes":
+        if self.problem_type == "single_label_classification":
             return logits.softmax(-1)
-        return logits.sigmoid() if self.kind == "labels" else logits.squeeze(-1)
+        return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
 
     def prediction(self, row: np.ndarray) -> Prediction:
         """One row of `outputs` in words."""
-        if self.kind == "number":
+        if self.problem_type == "regression":
             return Prediction(float(row), None, {})
         probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.kind == "classes":
+        if self.problem_type == "single_label_classification":
             best = max(probabilities, key=probabilities.__getitem__)
             return Prediction(best, probabilities[best], probabilities)
         chosen = [label for label, p in probabilities.items() if p >= 0.5]
@@ -183,7 +183,7 @@ class Predictor:
             self.tokenizer.save_pretrained(folder)
         facts = {
             "schema": SCHEMA,
-            "kind": self.kind,
+            "problem_type": self.problem_type,
             "labels": list(self.labels),
             "pair": self.pair,
             "recipe": asdict(self.recipe),
@@ -218,7 +218,7 @@ class Predictor:
         try:
             card = _read_card(folder / CARD)
             spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
-            known = {name: card.pop(name) for name in ("kind", "labels", "pair")}
+            known = {name: card.pop(name) for name in ("problem_type", "labels", "pair")}
             with quiet():
                 model, loaded = AutoModelForSequenceClassification.from_pretrained(
                     folder, dtype=torch.float32, output_loading_info=True
@@ -246,7 +246,12 @@ class Ensemble:
     def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
         self.members, self.facts = list(members), dict(facts or {})
         first = self.members[0]
-        self.kind, self.labels, self.pair, self.prediction = first.kind, first.labels, first.pair, first.prediction
+        self.problem_type, self.labels, self.pair, self.prediction = (
+            first.problem_type,
+            first.labels,
+            first.pair,
+            first.prediction,
+        )
         _share_encoders([member.model for member in self.members])
 
     def __repr__(self) -> str:
@@ -379,7 +384,7 @@ def _read_card(path: Path) -> dict[str, Any]:
     card = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
         raise ModelError(f"{path.name} must hold one JSON object of schema {SCHEMA}")
-    for name in ("kind", "labels", "pair", "recipe", "spec"):
+    for name in ("problem_type", "labels", "pair", "recipe", "spec"):
         if name not in card:
             raise ModelError(f"{path.name} must hold {name!r}")
     return card

@@ -27,17 +27,19 @@ from sklearn.utils.validation import (
 )
 
 from headhunt.data import Task
-from headhunt.data.labels import Kind
-from headhunt.device import pick_device
+from headhunt.data.labels import ProblemType
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
 from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec, plain
+from headhunt.training.device import pick_device
 
 TIME = "10m"  # of a search that is asked for without saying how long
 CLASSES = "classes"  # where a saved model keeps the classes as they were given
 JSON_KINDS = "biufUO"  # kinds of arrays whose values JSON can hold
-Labels = tuple[Kind, Sequence[Any], Sequence[str]]  # the kind of task, the targets by their places, the labels' names
+Labels = tuple[
+    ProblemType, Sequence[Any], Sequence[str]
+]  # the kind of task, the targets by their places, the labels' names
 
 
 class _HeadEstimator(BaseEstimator):
@@ -79,17 +81,17 @@ class _HeadEstimator(BaseEstimator):
         tags.input_tags.two_d_array = False  # no table of numbers; that pairs are n × 2 has no tag
         return tags
 
-    # Parameters: `recipe__rate` and the like reach into the parts of a candidate, which are frozen.
+    # Parameters: `recipe__learning_rate` and the like reach into the parts of a candidate, which are frozen.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters; with `deep`, also what is in the head and in the recipe, as `recipe__rate`."""
+        """The parameters; with `deep`, also what is in the head and in the recipe, as `recipe__learning_rate`."""
         params = super().get_params(deep)
         if deep:
             params |= dict(_inside("head", self.head)) | dict(_inside("recipe", self.recipe))
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Sets parameters; `recipe__rate` sets one item of the recipe and leaves the others as they are."""
+        """Sets parameters; `recipe__learning_rate` sets one item of the recipe and leaves the others as they are."""
         for key in sorted(params, key=lambda key: key.count("__")):  # wholes before their parts
             name, *path = key.split("__")
             if path and name in ("head", "recipe"):
@@ -105,11 +107,11 @@ class _HeadEstimator(BaseEstimator):
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         check_consistent_length(texts, y)
-        kind, targets, names = read(y)
+        problem_type, targets, names = read(y)
         self._check_parameters()
         given = self.random_state
         seed = int(given) if isinstance(given, int | np.integer) else int(check_random_state(given).randint(2**31 - 1))
-        task = _task(texts, texts_b, targets, kind, names, seed, test_share=0.2 if self.search else 0.0)
+        task = _task(texts, texts_b, targets, problem_type, names, seed, test_share=0.2 if self.search else 0.0)
         self.result_: dict[str, Any] = {}
         self.predictor_ = self._search(task, seed) if self.search else self._train(task, seed)
         self.predictor_.facts |= self._facts()
@@ -130,8 +132,8 @@ class _HeadEstimator(BaseEstimator):
             raise ValueError("search_options are for a search; give search too, as search='10m'.")
 
     def _train(self, task: Task, seed: int) -> Predictor:
-        from headhunt.api import fit
-        from headhunt.notebook import training_bar
+        from headhunt.engine.api import fit
+        from headhunt.report.notebook import training_bar
 
         standard = plain(self.encoder or DEFAULT_ENCODER, len(task.splits["train"]))
         spec = Spec(encoder=standard.encoder, head=self.head or Head(), recipe=self.recipe or standard.recipe)
@@ -147,13 +149,13 @@ class _HeadEstimator(BaseEstimator):
             )
 
     def _search(self, task: Task, seed: int) -> Predictor:
+        from headhunt.engine.search import search
         from headhunt.evaluation import DEFAULT_METRIC
-        from headhunt.hunt import search
-        from headhunt.notebook import live_card
-        from headhunt.progress import SearchView
+        from headhunt.report.notebook import live_card
+        from headhunt.report.terminal import SearchView
 
         options = dict(self.search_options or {})
-        options.setdefault("metric", DEFAULT_METRIC[task.kind])
+        options.setdefault("metric", DEFAULT_METRIC[task.problem_type])
         with _folder(self.run_dir) as folder:
             found = search(
                 task,
@@ -217,7 +219,7 @@ class _HeadEstimator(BaseEstimator):
             params: Parameters of the estimator; encoder, head and recipe are the model's own unless given.
 
         Raises:
-            ModelError: If the folder holds no such model, or one of another kind.
+            ModelError: If the folder holds no such model, or one of another problem_type.
         """
         predictor = _load(folder, params.get("device"), params.get("precision", "auto"))
         spec = predictor.spec
@@ -257,8 +259,8 @@ class _HeadEstimator(BaseEstimator):
 
 
 def _load(folder: str | Path, device: str | None, precision: str) -> Predictor:
-    from headhunt.device import pick_device
     from headhunt.predictor import Predictor
+    from headhunt.training.device import pick_device
 
     return Predictor.load(folder, device=pick_device(device), precision=precision)
 
@@ -331,7 +333,7 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         if classes.dtype.kind not in JSON_KINDS:
             raise ValueError(f"y must hold texts, numbers or truth values; found {classes.dtype}.")
         self.classes_ = classes
-        return "labels" if several else "classes", targets, _names(classes)
+        return "multi_label_classification" if several else "single_label_classification", targets, _names(classes)
 
     def _facts(self) -> dict[str, Any]:
         return {CLASSES: {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}}
@@ -339,23 +341,27 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row; for several labels, an n × k array of 0 and 1."""
         outputs = self._outputs(X)
-        if self.predictor_.kind == "labels":
+        if self.predictor_.problem_type == "multi_label_classification":
             return (outputs >= 0.5).astype(np.int64)
         return self.classes_[outputs.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class, n × k; for several labels, of each label by itself."""
         outputs = self._outputs(X).astype(np.float64)
-        return outputs if self.predictor_.kind == "labels" else outputs / outputs.sum(1, keepdims=True)
+        return (
+            outputs
+            if self.predictor_.problem_type == "multi_label_classification"
+            else outputs / outputs.sum(1, keepdims=True)
+        )
 
     def _take(self, predictor: Predictor) -> None:
-        if predictor.kind == "number":
+        if predictor.problem_type == "regression":
             raise _other_kind("HeadRegressor", "a number")
         super()._take(predictor)
         known = predictor.facts.get(CLASSES) or {}
         values = known.get("values", list(predictor.labels))
         self.classes_ = np.array(values, known.get("dtype"))
-        if predictor.kind == "labels" and not known:
+        if predictor.problem_type == "multi_label_classification" and not known:
             self.classes_ = np.arange(len(values))
 
 
@@ -382,14 +388,14 @@ class HeadRegressor(RegressorMixin, _HeadEstimator):
     def _read_numbers(self, y: Any) -> Labels:
         y = column_or_1d(y, dtype=np.float64, warn=True)
         assert_all_finite(y, input_name="y")
-        return "number", y.tolist(), ()
+        return "regression", y.tolist(), ()
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row."""
         return self._outputs(X).astype(np.float64)
 
     def _take(self, predictor: Predictor) -> None:
-        if predictor.kind != "number":
+        if predictor.problem_type != "regression":
             raise _other_kind("HeadClassifier", "classes")
         super()._take(predictor)
 
@@ -402,7 +408,7 @@ def _task(
     texts: list[str],
     texts_b: list[str] | None,
     targets: Sequence[Any],
-    kind: Kind,
+    problem_type: ProblemType,
     names: Sequence[str],
     seed: int,
     test_share: float,
@@ -411,11 +417,18 @@ def _task(
     columns = {"text": texts, "label": targets} | ({} if texts_b is None else {"text_b": texts_b})
     second = None if texts_b is None else "text_b"
     task = Task.load(
-        columns, text="text", text_b=second, label="label", kind=kind, seed=seed, test_share=test_share, name="texts"
+        columns,
+        text="text",
+        text_b=second,
+        label="label",
+        problem_type=problem_type,
+        seed=seed,
+        test_share=test_share,
+        name="texts",
     )
-    if kind == "number":
+    if problem_type == "regression":
         return task
-    if kind == "labels":  # those that no row has are columns too
+    if problem_type == "multi_label_classification":  # those that no row has are columns too
         places = [int(name) for name in task.labels]
         for split in task.splits.values():
             hot = np.zeros((len(split), len(names)), np.float32)

@@ -26,8 +26,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import Columns, find_columns, is_string
-from headhunt.data.files import FORMATS, name_format, read_file
 from headhunt.data.problems import Problems, brief, quote, quote_some
+from headhunt.data.readers import FORMATS, name_format, read_file
 from headhunt.data.sources import Rows
 from headhunt.data.tables import Table, find_cache
 from headhunt.errors import DataError

@@ -13,8 +13,8 @@ from headhunt.data.columns import is_string
 from headhunt.data.problems import Problems, count, name_rows, quote, quote_some
 from headhunt.data.sources import Rows
 
-Kind = Literal["classes", "labels", "number"]
-KINDS: tuple[Kind, ...] = ("classes", "labels", "number")
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+PROBLEM_TYPES: tuple[ProblemType, ...] = ("single_label_classification", "multi_label_classification", "regression")
 _FEW = 20  # distinct decimals that are still taken for classes
 _SEPARATORS = "|;,"
 
@@ -48,13 +48,13 @@ class Cells:
         return hits if self.owners is None else np.unique(self.owners[hits])
 
 
-def read_cells(rows: Rows, name: str, kind: Kind | None, problems: Problems) -> Cells | None:
+def read_cells(rows: Rows, name: str, problem_type: ProblemType | None, problems: Problems) -> Cells | None:
     """Read a label column, or note why it is none.
 
     Args:
         rows: The rows.
         name: The column.
-        kind: What the user says the labels are; "labels" makes lists of cells such as ``a|b``.
+        problem_type: Given by the user; "multi_label_classification" splits cells such as ``a|b`` into lists.
         problems: Takes what is wrong.
     """
     if name in rows.mixed:
@@ -65,7 +65,7 @@ def read_cells(rows: Rows, name: str, kind: Kind | None, problems: Problems) -> 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if is_string(column.type):
-        lists = _split_lists(column, kind)
+        lists = _split_lists(column, problem_type)
         column = column if lists is None else lists
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         return _read_lists(rows, name, column)
@@ -129,11 +129,11 @@ def _as_numbers(values: pa.Array) -> pa.Array:
         return values
 
 
-def _split_lists(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray | None:
+def _split_lists(column: pa.ChunkedArray, problem_type: ProblemType | None) -> pa.ChunkedArray | None:
     """Read cells that are written lists: JSON always, ``a|b``, ``a;b`` or ``a,b`` if several labels are asked for."""
     distinct = pc.utf8_trim_whitespace(column.unique().drop_null().cast(pa.string()))
     bracketed = len(distinct) and pc.all(pc.match_substring_regex(distinct, r"^\[.*\]$")).as_py()
-    if kind not in (None, "labels") or (kind is None and not bracketed):
+    if problem_type not in (None, "multi_label_classification") or (problem_type is None and not bracketed):
         return None
     cells = column.to_pylist()
     if bracketed:
@@ -147,36 +147,41 @@ def _split_lists(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray 
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
-def guess_kind(cells: Cells, name: str, warnings: list[str]) -> Kind:
+def guess_kind(cells: Cells, name: str, warnings: list[str]) -> ProblemType:
     """Tell from the labels of the training rows what is to be predicted."""
     if cells.owners is not None:
-        return "labels"
+        return "multi_label_classification"
     if not cells.numeric:
-        return "classes"
+        return "single_label_classification"
     values = cells.distinct.to_numpy(zero_copy_only=False)
     if pa.types.is_floating(cells.distinct.type):
         finite = values[np.isfinite(values)]
-        return "classes" if len(values) <= _FEW and np.array_equal(finite, np.round(finite)) else "number"
+        return (
+            "single_label_classification"
+            if len(values) <= _FEW and np.array_equal(finite, np.round(finite))
+            else "regression"
+        )
     if len(values) > max(50, len(cells.rows) // 5):
         found = f"{count(len(values), 'different whole number')} in {count(len(cells.rows), 'row')}"
         warnings.append(
-            f"column {quote(name)} has {found}: predicted as a number; for classes, say so with --kind classes"
+            f"column {quote(name)} has {found}: predicted as a number; for classes, say so with "
+            "--problem-type single_label_classification"
         )
-        return "number"
-    return "classes"
+        return "regression"
+    return "single_label_classification"
 
 
-def check_cells(cells: Cells, name: str, kind: Kind, problems: Problems) -> None:
+def check_cells(cells: Cells, name: str, problem_type: ProblemType, problems: Problems) -> None:
     """Note labels that do not make a task of the kind."""
     where = cells.rows.where
     what, remedy = f"without a label in {quote(name)}", "Fill them in or remove the rows"
     problems.add_rows(where, what, cells.rows.number(cells.missing), remedy)
-    if kind == "labels" and cells.owners is None:
-        remedy = "Use --kind classes, or give lists such as a|b"
+    if problem_type == "multi_label_classification" and cells.owners is None:
+        remedy = "Use --problem-type single_label_classification, or give lists such as a|b"
         problems.add(where, f"label column {quote(name)} holds one value per row, not several", remedy)
-    if kind != "labels" and cells.owners is not None:
-        problems.add(where, f"label column {quote(name)} holds lists", "Use --kind labels")
-    if kind == "number":
+    if problem_type != "multi_label_classification" and cells.owners is not None:
+        problems.add(where, f"label column {quote(name)} holds lists", "Use --problem-type multi_label_classification")
+    if problem_type == "regression":
         _check_numbers(cells, name, problems)
     if cells.numeric and pa.types.is_floating(cells.distinct.type):
         odd = np.flatnonzero(~np.isfinite(cells.distinct.to_numpy(zero_copy_only=False)))
@@ -191,7 +196,7 @@ def _check_numbers(cells: Cells, name: str, problems: Problems) -> None:
     wrong = np.array([at for at, text in enumerate(texts) if not _is_number(text)])
     rows = cells.rows.number(cells.find(wrong))
     what = f"with a label in {quote(name)} that is no number (such as {quote(texts[wrong[0]]) if len(wrong) else ''})"
-    problems.add_rows(cells.rows.where, what, rows, "Give numbers, or use --kind classes")
+    problems.add_rows(cells.rows.where, what, rows, "Give numbers, or use --problem-type single_label_classification")
 
 
 def _is_number(text: str) -> bool:
@@ -239,17 +244,19 @@ def check_names(cells: Cells, labels: Sequence[str], column: str, problems: Prob
             what = f"label column {quote(column)} holds numbers, but also {quote_some(odd)} ({name_rows(rows)})"
             problems.add(where, what, "Give numbers in these rows or remove them")
         else:
-            problems.add(where, what, "Name a column of classes with --label, or of numbers with --kind number")
+            problems.add(
+                where, what, "Name a column of classes with --label, or of numbers with --problem-type regression"
+            )
 
 
 def encode_targets(
-    cells: Cells, kind: Kind, labels: Sequence[str], column: str, problems: Problems, known: str
+    cells: Cells, problem_type: ProblemType, labels: Sequence[str], column: str, problems: Problems, known: str
 ) -> np.ndarray:
     """Turn labels into targets.
 
     Args:
         cells: The labels.
-        kind: What they are.
+        problem_type: What they are.
         labels: Class names, in order.
         column: Name of the label column, for messages.
         problems: Takes labels that are not among the names.
@@ -258,7 +265,7 @@ def encode_targets(
     Returns:
         int64 of shape (n,) for classes, float32 of shape (n, k) for several labels, float32 of shape (n,) for numbers.
     """
-    if kind == "number":
+    if problem_type == "regression":
         values = np.array([_number(value) for value in cells.distinct.to_pylist()] + [np.nan], np.float32)
         return values[cells.codes]
     places = {label: place for place, label in enumerate(labels)}
@@ -271,7 +278,7 @@ def encode_targets(
         problems.add(
             cells.rows.where, f"{what} ({name_rows(rows)})", f"{known[:1].upper()}{known[1:]} must have every label"
         )
-    if kind == "classes":
+    if problem_type == "single_label_classification":
         return mapped[cells.codes]
     hot = np.zeros((len(cells.rows), len(labels)), np.float32)
     if cells.owners is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from headhunt.errors import DataError
 
 if TYPE_CHECKING:
-    from headhunt.data.labels import Kind
+    from headhunt.data.labels import ProblemType
     from headhunt.data.splitting import Split
 
 _EXAMPLES = 5  # row numbers named
@@ -86,14 +86,14 @@ class Problems:
             raise self.as_error()
 
 
-def find_oddities(splits: dict[str, Split], kind: Kind, labels: Sequence[str]) -> list[str]:
+def find_oddities(splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
     """Say what is odd about the rows as given: repeats, contradictions, leaks, uneven classes, long texts."""
     train = splits["train"]
     return [
         *_tell_repeats(train),
-        *_tell_contradictions(train, kind),
+        *_tell_contradictions(train, problem_type),
         *_tell_leaks(splits),
-        *_tell_classes(train, kind, labels),
+        *_tell_classes(train, problem_type, labels),
         *_tell_long(train),
     ]
 
@@ -121,11 +121,13 @@ def _tell_repeats(split: Split) -> list[str]:
     return [f"of the training rows {' and '.join(found)} (such as {example}); no split made here tears them apart"]
 
 
-def _tell_contradictions(split: Split, kind: Kind) -> list[str]:
-    if kind == "number":
+def _tell_contradictions(split: Split, problem_type: ProblemType) -> list[str]:
+    if problem_type == "regression":
         return []
     targets = (
-        split.targets if kind == "classes" else np.unique(split.targets, axis=0, return_inverse=True)[1].reshape(-1)
+        split.targets
+        if problem_type == "single_label_classification"
+        else np.unique(split.targets, axis=0, return_inverse=True)[1].reshape(-1)
     )
     order = np.lexsort((targets, split.keys))
     keys, targets = split.keys[order], targets[order]
@@ -165,16 +167,16 @@ def _tell_leaks(splits: dict[str, Split]) -> list[str]:
     return told
 
 
-def _count_classes(split: Split, kind: Kind, labels: Sequence[str]) -> np.ndarray:
-    if kind == "classes":
+def _count_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> np.ndarray:
+    if problem_type == "single_label_classification":
         return np.bincount(split.targets, minlength=len(labels))
     return split.targets.sum(0).astype(np.int64)
 
 
-def _tell_classes(split: Split, kind: Kind, labels: Sequence[str]) -> list[str]:
-    if kind == "number":
+def _tell_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
+    if problem_type == "regression":
         return []
-    counts = _count_classes(split, kind, labels)
+    counts = _count_classes(split, problem_type, labels)
     told = []
     ratio = counts.max() / max(1, counts.min())
     if ratio > _UNEVEN:
@@ -198,7 +200,7 @@ def _tell_long(split: Split) -> list[str]:
     return [f"{found}; 128 tokens are read and the rest is cut, unless --max-length (in Python max_length) says more"]
 
 
-def describe(splits: dict[str, Split], kind: Kind, labels: Sequence[str]) -> dict[str, Any]:
+def describe(splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str]) -> dict[str, Any]:
     """Summarise splits as JSON-able data."""
     train = splits["train"]
     summary: dict[str, Any] = {
@@ -207,11 +209,11 @@ def describe(splits: dict[str, Split], kind: Kind, labels: Sequence[str]) -> dic
         "duplicates": {"same": _count_repeats(train.keys), "near": _count_repeats(train.groups)},
         "leaks": count_leaks(splits),
     }
-    if kind == "number":
+    if problem_type == "regression":
         values = train.targets.astype(float)
         summary["number"] = {"min": values.min(), "mean": values.mean(), "max": values.max()}
         return summary
-    counts = {name: _count_classes(split, kind, labels).tolist() for name, split in splits.items()}
+    counts = {name: _count_classes(split, problem_type, labels).tolist() for name, split in splits.items()}
     summary["classes"] = {name: dict(zip(labels, numbers, strict=True)) for name, numbers in counts.items()}
     summary["imbalance"] = max(counts["train"]) / max(1, min(counts["train"]))
     return summary

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data.files import name_format, read_file
 from headhunt.data.problems import Problems, count, quote, quote_some
+from headhunt.data.readers import name_format, read_file
 from headhunt.data.tables import tabulate_columns
 
 SPLIT_NAMES = {

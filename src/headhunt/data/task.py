@@ -14,9 +14,9 @@ import numpy as np
 
 from headhunt.data.columns import Columns, check_columns, check_texts, find_columns
 from headhunt.data.labels import (
-    KINDS,
+    PROBLEM_TYPES,
     Cells,
-    Kind,
+    ProblemType,
     check_cells,
     check_names,
     encode_targets,
@@ -38,7 +38,7 @@ class Task:
 
     Attributes:
         name: What to call it.
-        kind: "classes" (one of several), "labels" (any of several) or "number".
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
         labels: Class names, sorted (numbers by value); () for a number.
         columns: The columns taken.
         splits: "train" always; "validation" and "test" where given or made.
@@ -47,7 +47,7 @@ class Task:
     """
 
     name: str
-    kind: Kind
+    problem_type: ProblemType
     labels: tuple[str, ...]
     columns: Columns
     splits: dict[str, Split]
@@ -67,7 +67,7 @@ class Task:
         text: str | None = None,
         text_b: str | None = None,
         label: str | None = None,
-        kind: Kind | None = None,
+        problem_type: ProblemType | None = None,
         test: Any = None,
         validation: Any = None,
         limit: int | None = None,
@@ -83,7 +83,8 @@ class Task:
             text: The column of texts; found by itself where there is no doubt.
             text_b: The column of second texts, for pairs.
             label: The column of labels.
-            kind: "classes", "labels" or "number"; told from the labels where not given.
+            problem_type: "single_label_classification", "multi_label_classification" or
+                "regression"; inferred from the labels by default.
             test: Another source with the test rows.
             validation: Another source with the validation rows.
             limit: Draw so many training rows, every class with its share.
@@ -96,13 +97,13 @@ class Task:
         """
         wanted = (text, text_b, label)
         others = {"test": test, "validation": validation}
-        loaded = _load_splits(source, wanted, kind, others, limit, seed, test_share)
+        loaded = _load_splits(source, wanted, problem_type, others, limit, seed, test_share)
         return cls(name or name_source(source).split(".")[0].replace("the data", "task"), *loaded)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the texts, targets and splits: equal for equal content, whatever file it came from."""
-        digest = hashlib.blake2b(repr((self.kind, self.labels, self.pair)).encode(), digest_size=16)
+        digest = hashlib.blake2b(repr((self.problem_type, self.labels, self.pair)).encode(), digest_size=16)
         for split in sorted(self.splits):
             part = self.splits[split]
             digest.update(f"{split} {len(part)} {part.targets.shape}".encode())
@@ -148,12 +149,12 @@ class Task:
 
     def describe(self) -> dict[str, Any]:
         """Summarise the task as JSON-able data: rows, class counts, lengths, duplicates, leaks, notes and warnings."""
-        summary = describe(self.splits, self.kind, self.labels)
+        summary = describe(self.splits, self.problem_type, self.labels)
         columns = {"text": self.columns.text, "text_b": self.columns.text_b, "label": self.columns.label}
         told = {"notes": list(self.notes), "warnings": list(self.warnings)}
         return {
             "name": self.name,
-            "kind": self.kind,
+            "problem_type": self.problem_type,
             "labels": list(self.labels),
             "columns": columns,
             **summary,
@@ -164,7 +165,7 @@ class Task:
 class _Loaded(NamedTuple):
     """What a task is made of."""
 
-    kind: Kind
+    problem_type: ProblemType
     labels: tuple[str, ...]
     columns: Columns
     splits: dict[str, Split]
@@ -175,7 +176,7 @@ class _Loaded(NamedTuple):
 def _load_splits(
     source: Any,
     wanted: tuple[str | None, str | None, str | None],
-    kind: Kind | None,
+    problem_type: ProblemType | None,
     others: dict[str, Any],
     limit: int | None,
     seed: int,
@@ -188,7 +189,7 @@ def _load_splits(
     problems = Problems(name_source(source))
     notes: list[str] = []
     warnings: list[str] = []
-    _check_options(kind, limit, test_share, problems)
+    _check_options(problem_type, limit, test_share, problems)
     given = _read_all(source, others, problems, notes)
     text, text_b, label = wanted
     columns = find_columns(given["train"], problems, text=text, text_b=text_b, label=label)
@@ -197,29 +198,29 @@ def _load_splits(
     given = {split: rows for split, rows in given.items() if split == "train" or check_columns(rows, columns, problems)}
     for rows in given.values():
         _check_texts(rows, columns, problems)
-    cells = _read_labels(given, columns.label, kind, problems, warnings)
+    cells = _read_labels(given, columns.label, problem_type, problems, warnings)
     if "train" not in cells:
         raise problems.as_error()
-    kind = kind or guess_kind(cells["train"], columns.label, warnings)
+    problem_type = problem_type or guess_kind(cells["train"], columns.label, warnings)
     for column in cells.values():
-        check_cells(column, columns.label, kind, problems)
-    names = _name_labels(cells["train"], kind, columns.label, problems, warnings)
+        check_cells(column, columns.label, problem_type, problems)
+    names = _name_labels(cells["train"], problem_type, columns.label, problems, warnings)
     targets = {
-        split: encode_targets(column, kind, names, columns.label, problems, "the training rows")
+        split: encode_targets(column, problem_type, names, columns.label, problems, "the training rows")
         for split, column in cells.items()
     }
     _check_size(given["train"], names, limit, problems)
     problems.raise_if_any()
     splits = _group(given, columns, targets)
-    notes[:0] = _note_taken(columns, kind, names)
-    warnings += find_oddities(splits, kind, names)
+    notes[:0] = _note_taken(columns, problem_type, names)
+    warnings += find_oddities(splits, problem_type, names)
     splits = _complete(splits, test_share, limit, seed, notes)
-    return _Loaded(kind, names, columns, splits, notes, warnings)
+    return _Loaded(problem_type, names, columns, splits, notes, warnings)
 
 
-def _check_options(kind: Kind | None, limit: int | None, test_share: float, problems: Problems) -> None:
-    if kind is not None and kind not in KINDS:
-        problems.add("kind", f"{quote(kind)} is unknown", f"Use one of {', '.join(KINDS)}")
+def _check_options(problem_type: ProblemType | None, limit: int | None, test_share: float, problems: Problems) -> None:
+    if problem_type is not None and problem_type not in PROBLEM_TYPES:
+        problems.add("problem_type", f"{quote(problem_type)} is unknown", f"Use one of {', '.join(PROBLEM_TYPES)}")
     if limit is not None and limit < 1:
         problems.add(
             "limit", f"{limit} is not a number of rows", "Give a positive number, or leave it out for all rows"
@@ -267,12 +268,12 @@ def _check_texts(rows: Rows, columns: Columns, problems: Problems) -> None:
 
 
 def _read_labels(
-    given: dict[str, Rows], label: str, kind: Kind | None, problems: Problems, warnings: list[str]
+    given: dict[str, Rows], label: str, problem_type: ProblemType | None, problems: Problems, warnings: list[str]
 ) -> dict[str, Cells]:
     """Read every split's labels; a split with none at all, as public test sets have it, is left out."""
     cells = {}
     for split in list(given):
-        column = read_cells(given[split], label, kind, problems)
+        column = read_cells(given[split], label, problem_type, problems)
         if column is None:
             continue
         if split != "train" and len(column.missing) == len(column.rows):
@@ -283,8 +284,10 @@ def _read_labels(
     return cells
 
 
-def _name_labels(cells: Cells, kind: Kind, label: str, problems: Problems, warnings: list[str]) -> tuple[str, ...]:
-    if kind == "number":
+def _name_labels(
+    cells: Cells, problem_type: ProblemType, label: str, problems: Problems, warnings: list[str]
+) -> tuple[str, ...]:
+    if problem_type == "regression":
         return ()
     names = sort_names(set(name_values(cells)))
     check_names(cells, names, label, problems)
@@ -316,8 +319,12 @@ def _group(given: dict[str, Rows], columns: Columns, targets: dict[str, np.ndarr
     }
 
 
-def _note_taken(columns: Columns, kind: Kind, names: Sequence[str]) -> list[str]:
-    what = {"classes": f"{len(names)} classes", "labels": f"any of {len(names)} labels", "number": "a number"}[kind]
+def _note_taken(columns: Columns, problem_type: ProblemType, names: Sequence[str]) -> list[str]:
+    what = {
+        "single_label_classification": f"{len(names)} classes",
+        "multi_label_classification": f"any of {len(names)} labels",
+        "regression": "a number",
+    }[problem_type]
     notes = [f"text column: {columns.text}", f"label column: {columns.label} ({what})"]
     if columns.text_b is not None:
         notes.insert(1, f"second text column: {columns.text_b}")
@@ -343,7 +350,7 @@ def _complete(
 def load_labelled(
     source: Any,
     *,
-    kind: Kind,
+    problem_type: ProblemType,
     labels: Sequence[str],
     pair: bool,
     text: str | None = None,
@@ -354,7 +361,7 @@ def load_labelled(
 
     Args:
         source: As for `Task.load`; of several splits the test split is taken, else validation, else the only one.
-        kind: What the model predicts.
+        problem_type: What the model predicts.
         labels: The model's labels, in its order.
         pair: Whether the model reads two texts.
         text: The column of texts.
@@ -370,11 +377,11 @@ def load_labelled(
     if columns is None or columns.label is None:
         raise problems.as_error()
     _check_texts(rows, columns, problems)
-    cells = read_cells(rows, columns.label, kind, problems)
+    cells = read_cells(rows, columns.label, problem_type, problems)
     targets = np.empty(0)
     if cells is not None:
-        check_cells(cells, columns.label, kind, problems)
-        targets = encode_targets(cells, kind, labels, columns.label, problems, "the model")
+        check_cells(cells, columns.label, problem_type, problems)
+        targets = encode_targets(cells, problem_type, labels, columns.label, problems, "the model")
     problems.raise_if_any()
     return _unsketched(rows, columns, targets)
 

@@ -21,7 +21,11 @@ from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.heads import Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 
-PROBLEMS = {"classes": "single_label_classification", "labels": "multi_label_classification", "number": "regression"}
+PROBLEMS = {
+    "single_label_classification": "single_label_classification",
+    "multi_label_classification": "multi_label_classification",
+    "regression": "regression",
+}
 # What families call the dropout of their encoder and of their own classification head.
 ENCODER_DROPOUTS = (
     "hidden_dropout_prob",
@@ -106,7 +110,7 @@ def build(
     encoder: str,
     head: Head,
     *,
-    kind: str,
+    problem_type: str,
     labels: Sequence[str],
     separators: Sequence[int] = (),
     encoder_dropout: float | None = None,
@@ -120,7 +124,7 @@ def build(
     Args:
         encoder: A Hugging Face name or a folder.
         head: The head as data.
-        kind: "classes", "labels" or "number".
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
         labels: Class names; empty for a number.
         separators: The special tokens the tokenizer puts between two texts; a siamese head needs them.
         encoder_dropout: Dropout within the encoder; None keeps its own.
@@ -133,7 +137,7 @@ def build(
         names = {
             "id2label": dict(enumerate(labels or ["score"])),
             "label2id": {label: i for i, label in enumerate(labels or ["score"])},
-            "problem_type": PROBLEMS[kind],
+            "problem_type": PROBLEMS[problem_type],
         }
         if encoder_dropout is not None:
             _set(config, ENCODER_DROPOUTS, encoder_dropout)

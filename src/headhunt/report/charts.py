@@ -13,7 +13,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from headhunt.progress import clock_words
+from headhunt.report.terminal import clock_words
 
 WIDE, HALF, NARROW, SMALL = 920, 440, 360, 214
 Point = tuple[float, float]

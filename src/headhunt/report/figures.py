@@ -18,16 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from headhunt.data import open_task
-from headhunt.hunt import Search
-from headhunt.ledger import State, Trial
-from headhunt.progress import best_so_far, clock_words, describe
-from headhunt.report.heldout import look
-from headhunt.run import TASK, Run, parts_of
-from headhunt.space import NAMED, OFF, Choice, Leaf, Space
-from headhunt.spec import Spec
+from headhunt.report.terminal import best_so_far, clock_words
+from headhunt.report.validation_diagnostics import look
+from headhunt.run.directory import TASK, Run, folds_of
+from headhunt.run.ledger import State, Trial
+from headhunt.run.task import open_task
+from headhunt.spec import NAMED, OFF, Choice, Leaf, Space, Spec, describe, recipe_words, stages
 from headhunt.study.candidates import Candidates, along, at, within
-from headhunt.words import recipe_words, stages
 
 SCHEMA = 1
 ABLATION, IMPORTANCE = "ablation.json", "importance.json"
@@ -61,6 +58,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.files = Run(self.folder)
         self.state: State = self.files.state
+        from headhunt.engine.search import Search
+
         search = Search(self.folder)
         self.settings, self.about = search.settings, search.about
         self.result = search.result
@@ -143,7 +142,7 @@ def _about_run(run: _Run) -> dict[str, Any]:
     state, result = run.state, run.result
     failed = sum(one.score is None for trial in state.trials for one in trial.results.values())
     began = run.header.get("at")
-    parts = parts_of(run.about["rows"])
+    parts = folds_of(run.about["rows"])
     return {
         "name": run.about["name"],
         "folder": run.folder.as_posix(),
@@ -221,7 +220,7 @@ def _candidate(run: _Run, trial: Trial | None) -> dict[str, Any] | None:
         "score": score,
         "words": describe(spec),
         "spec": trial.spec,
-        "stages": stages(spec, run.layers, run.pair, run.about["kind"], len(run.about["labels"])),
+        "stages": stages(spec, run.layers, run.pair, run.about["problem_type"], len(run.about["labels"])),
         "recipe": recipe_words(spec),
     }
 
@@ -414,12 +413,12 @@ def _mistakes(run: _Run) -> dict[str, Any] | None:
 
 def _data(run: _Run) -> dict[str, Any]:
     about = run.about
-    shown = {name: about[name] for name in ("name", "kind", "labels", "rows", "columns", "notes", "warnings")}
+    shown = {name: about[name] for name in ("name", "problem_type", "labels", "rows", "columns", "notes", "warnings")}
     shown["fingerprint"] = about["fingerprint"]
     train = open_task(run.folder / TASK, ("train",)).splits["train"]
-    if about["kind"] == "classes":
+    if about["problem_type"] == "single_label_classification":
         shown["counts"] = np.bincount(train.targets, minlength=len(about["labels"])).tolist()
-    elif about["kind"] == "labels":
+    elif about["problem_type"] == "multi_label_classification":
         shown["counts"] = [int(count) for count in train.targets.sum(0)]
     words = train.words[:TEXTS]
     if len(words):

@@ -14,17 +14,21 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from headhunt.progress import clock_words
 from headhunt.report import charts
 from headhunt.report.charts import NARROW, WIDE, compact, number, percent, read_beside, signed
 from headhunt.report.figures import facts
+from headhunt.report.terminal import clock_words
 
 PAGE, FACTS = "report.html", "report.json"
 AXES, AXES_NARROW = 9, 4  # leaves in the parallel coordinates
 SLICES = 12  # slices that are open from the start
 CLASSES = 24  # classes up to which a confusion matrix can be read
 LABELS = 12  # class counts that are drawn
-KINDS = {"classes": "one of several classes", "labels": "several labels", "number": "a number"}
+PROBLEM_TYPES = {
+    "single_label_classification": "one of several classes",
+    "multi_label_classification": "several labels",
+    "regression": "a number",
+}
 Facts = Mapping[str, Any]
 
 
@@ -332,7 +336,8 @@ def _data(found: Facts) -> str:
     warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
     columns = ", ".join(f"{name} (the {what.replace('_', ' ')})" for what, name in data["columns"].items() if name)
     terms = {
-        "predicted": KINDS.get(data["kind"], data["kind"]) + (f": {len(data['labels'])}" if data["labels"] else ""),
+        "predicted": PROBLEM_TYPES.get(data["problem_type"], data["problem_type"])
+        + (f": {len(data['labels'])}" if data["labels"] else ""),
         "rows": ", ".join(f"{count:,} {name}" for name, count in data["rows"].items()),
         "columns": columns,
         "fingerprint": data["fingerprint"],
@@ -481,12 +486,12 @@ def _legend(keys: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="legend" aria-hidden="true">{items}</ul>'
 
 
-def _terms(terms: Mapping[str, str], kind: str = "pairs") -> str:
-    if kind == "strip":
+def _terms(terms: Mapping[str, str], problem_type: str = "pairs") -> str:
+    if problem_type == "strip":
         inner = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in terms.items())
     else:
         inner = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in terms.items())
-    return f'<dl class="{kind}">{inner}</dl>'
+    return f'<dl class="{problem_type}">{inner}</dl>'
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -14,12 +14,11 @@ from typing import Any
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.space import Choice, Float, Int, Leaf, Log, Space
-from headhunt.spec import Spec, plain
+from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, plain
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # of a part that may be off, or of a yes or no
-RATES = ("recipe.rate", "recipe.head_rate")
+RATES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
 COSTLY = ("head.convolutions", "head.blocks", "recipe.smart")
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
 
@@ -131,9 +130,9 @@ class Candidates:
 def _known(base: Spec, frozen: list[int], pair: bool) -> Iterator[Spec]:
     """The encoder as it came, which takes seconds; then the lowest layers left alone and a faster head."""
     some, half = (frozen[0], frozen[len(frozen) // 2]) if frozen else (0, 0)
-    tuned = replace(base.recipe, rate=1e-4, head_rate=5.0, freeze=some, layer_decay=0.95)
+    tuned = replace(base.recipe, learning_rate=1e-4, head_lr_multiplier=5.0, freeze=some, layer_decay=0.95)
     lower = replace(tuned, freeze=half)
-    alone = replace(base.recipe, rate=5e-4, head_rate=10.0, freeze="all")
+    alone = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     if pair:
         yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=alone)
         yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=lower)

@@ -6,9 +6,9 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
-from headhunt.ledger import State
+from headhunt.run.ledger import State
 from headhunt.study.candidates import Candidates
-from headhunt.study.proposer import code_of, distribution
+from headhunt.study.optuna_strategies import code_of, distribution
 
 FEWEST = 10  # results from which importances mean anything
 MOST = 300  # that are looked at: fANOVA takes seconds for as many, and hours for thousands

@@ -20,8 +20,8 @@ from threading import Event
 from typing import Any
 
 from headhunt.errors import HeadhuntError
-from headhunt.ledger import STOPPED, Outcome, Request
-from headhunt.study.executor import guarded
+from headhunt.run.ledger import STOPPED, Outcome, Request
+from headhunt.study.executors import guarded
 
 OBJECT_STORE = 100 << 20  # bytes; only requests and answers cross
 START = 90.0  # seconds for the first worker
@@ -192,7 +192,7 @@ class RayWorkers:
     def _overdue(self) -> list[tuple[Request, Outcome]]:
         now, ended = time.monotonic(), []
         for reference, job in list(self._jobs.items()):
-            if job.request.patience is not None and now - job.began > job.request.patience:
+            if job.request.worker_timeout is not None and now - job.began > job.request.worker_timeout:
                 del self._jobs[reference]
                 self._replace(job.actor)
                 message = f"gave no answer for {now - job.began:.0f} s and was ended"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headhunt.errors import HeadhuntError
-from headhunt.space import Choice, Leaf
+from headhunt.spec import Choice, Leaf
 from headhunt.study.candidates import Candidates, Params, along, at, span
 
 STRATEGIES = {
@@ -246,7 +246,7 @@ def make(name: str, candidates: Candidates, seed: int = 0, **options: Any) -> St
         "reinforce": Reinforce,
     }
     if name in STRATEGIES and name not in kinds:
-        from headhunt.study import proposer  # Optuna takes a while to load
+        from headhunt.study import optuna_strategies as proposer  # Optuna takes a while to load
 
         kinds |= {"bohb": proposer.Bohb, "tpe": proposer.Tpe, "gp": proposer.Gp}
     if name not in kinds:

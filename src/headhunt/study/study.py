@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from headhunt.errors import HeadhuntError
-from headhunt.ledger import STOPPED, Outcome, Request, State, Trial
-from headhunt.run import Run, droppable, size
+from headhunt.run.directory import Run, droppable, size
+from headhunt.run.ledger import STOPPED, Outcome, Request, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.candidates import Candidates, Params
-from headhunt.study.executor import Executor
-from headhunt.study.prices import Prices, whole
-from headhunt.study.rungs import Ladder, Rungs
+from headhunt.study.executors import Executor
+from headhunt.study.ladder import Ladder, Rungs
+from headhunt.study.runtime_estimates import RuntimeEstimates, whole
 from headhunt.study.strategies import Strategy, make
 
 ASK_AGAIN = 20  # how often a strategy is asked for another candidate where its answer was tried before
@@ -32,7 +32,10 @@ GRACE = 2.0  # seconds after the deadline for workers that are just ending
 POLL = 0.5  # seconds after which the loop looks whether it should stop
 MARGIN = 1.1  # times what something should take, to be sure that it fits
 PREDICTIONS = 0.125  # of what checkpoints may take
-PATIENCE = (120.0, 10.0)  # a worker is ended after so many seconds, and so many times what the slowest so far took
+WORKER_TIMEOUT = (
+    120.0,
+    10.0,
+)  # a worker is ended after so many seconds, and so many times what the slowest so far took
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Study:
         self._exhausted = False
         self._too_late: float | None = None  # the deadline for which nobody new was quick enough
         self._cut: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved on since
-        self._prices = Prices(candidates.layers)
+        self._prices = RuntimeEstimates(candidates.layers)
         self._watch = watch
         self._slowest: float | None = None
         self.deadline: float | None = None
@@ -310,12 +313,12 @@ class Study:
             fraction=self.ladder.fractions[rung],
             seed=self.seed_of(number),
             attempt=attempt,
-            shrink=2**trial.shrinks,
+            gradient_accumulation_steps=2**trial.out_of_memory,
             checkpoint=str(self.run.checkpoint(number, rung)),
             resume=str(self.run.checkpoint(number, below[0])) if below else None,
             predictions=str(self.run.predictions(number, rung)),
             deadline=self.deadline,
-            patience=self._patience(trial, rung),
+            worker_timeout=self._worker_timeout(trial, rung),
         )
 
     def _share(self, trial: Trial, rung: int) -> float:
@@ -323,11 +326,11 @@ class Study:
         below = max((self.ladder.fractions[one] for one in trial.results if one < rung), default=0.0)
         return self.ladder.fractions[rung] - below
 
-    def _patience(self, trial: Trial, rung: int) -> float | None:
+    def _worker_timeout(self, trial: Trial, rung: int) -> float | None:
         """When to give up on a worker: long after the slowest candidate so far would have been done."""
         if self._slowest is None:
             return None
-        return max(PATIENCE[0], PATIENCE[1] * self._slowest * self._share(trial, rung))
+        return max(WORKER_TIMEOUT[0], WORKER_TIMEOUT[1] * self._slowest * self._share(trial, rung))
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         if outcome.outcome == STOPPED:

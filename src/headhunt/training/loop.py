@@ -22,14 +22,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headhunt.device import autocast, pick_device
 from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of
 from headhunt.spec import Recipe
-from headhunt.tokens import Tokens, shuffled_by_length
+from headhunt.training.device import autocast, pick_device
 from headhunt.training.dropout import quick_dropout
 from headhunt.training.objectives import Objective, Perturbation, smart
 from headhunt.training.optim import LowRank, freeze, optimiser, schedule
+from headhunt.training.tokens import Tokens, shuffled_by_length
 
 SCHEMA = 1
 LARGEST_GRADIENT = 1.0
@@ -66,7 +66,7 @@ class Training:
         seed: For the order of rows, dropout and noise.
         device: Where; the fastest there is unless told.
         precision: "auto", "fp32" or "bf16".
-        parts: In how many parts a batch is computed, to save memory; the result is that of the whole batch.
+        gradient_accumulation_steps: Number of micro-batches per step. The result is that of the whole batch.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Training:
         seed: int = 0,
         device: torch.device | None = None,
         precision: str = "auto",
-        parts: int = 1,
+        gradient_accumulation_steps: int = 1,
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device)
         self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
-        self.precision, self.parts = precision, parts
+        self.precision, self.gradient_accumulation_steps = precision, gradient_accumulation_steps
         self.targets = objective.targets(targets).to(self.device)
         self.frozen = freeze(model, recipe)
         lowest = recipe.freeze if isinstance(recipe.freeze, int) else 0
@@ -93,7 +93,7 @@ class Training:
         self.optimiser = optimiser(model, recipe)
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.factor = schedule(recipe)
-        self.steps_per_epoch = math.ceil(len(tokens) / recipe.batch)
+        self.steps_per_epoch = math.ceil(len(tokens) / recipe.batch_size)
         self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
         self.step = 0
         self.examples = 0
@@ -103,7 +103,7 @@ class Training:
     def total(self) -> int:
         """Examples the whole budget holds."""
         whole, rest = divmod(self.steps, self.steps_per_epoch)
-        return whole * len(self.tokens) + min(rest * self.recipe.batch, len(self.tokens))
+        return whole * len(self.tokens) + min(rest * self.recipe.batch_size, len(self.tokens))
 
     def reports(
         self, count: int = 9, *, until: float = 1.0, stop: Callable[[], bool] = lambda: False
@@ -157,7 +157,7 @@ class Training:
         while self.step < last:
             epoch, done = divmod(self.step, self.steps_per_epoch)
             rng = np.random.default_rng([self.seed, epoch])
-            for index, rows in enumerate(shuffled_by_length(lengths, self.recipe.batch, rng)):
+            for index, rows in enumerate(shuffled_by_length(lengths, self.recipe.batch_size, rng)):
                 if index >= done and self.step < last:
                     yield rows
 
@@ -185,7 +185,7 @@ class Training:
             (part, moved)
             for half, moved in halves
             if len(half)
-            for part in np.array_split(half, min(self.parts, len(half)))
+            for part in np.array_split(half, min(self.gradient_accumulation_steps, len(half)))
         ]
 
     def _loss(self, rows: np.ndarray, part: int, perturbation: Perturbation | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What training minimises: the loss of each kind of task, and SMART beside it."""
+"""What training minimises: the loss of each problem_type of task, and SMART beside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Objective:
     layer afterwards, so that the finished model gives the number itself.
     """
 
-    kind: str
+    problem_type: str
     smoothing: float = 0.0
     weights: Tensor | None = None
     """Classes: what each counts (classes,). Labels: what a positive counts (labels,)."""
@@ -30,14 +30,14 @@ class Objective:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, kind: str, targets: np.ndarray, outputs: int, recipe: Recipe) -> Objective:
+    def of(cls, problem_type: str, targets: np.ndarray, outputs: int, recipe: Recipe) -> Objective:
         """The objective for these training targets."""
-        if kind == "number":
+        if problem_type == "regression":
             spread = float(np.std(targets))
-            return cls(kind, mean=float(np.mean(targets)), scale=spread if spread > 1e-12 else 1.0)
+            return cls(problem_type, mean=float(np.mean(targets)), scale=spread if spread > 1e-12 else 1.0)
         weights = None
         if recipe.class_weights:
-            if kind == "classes":
+            if problem_type == "single_label_classification":
                 counts = np.bincount(targets, minlength=outputs)
                 weights = len(targets) / (np.maximum(counts, 1) * np.count_nonzero(counts))
             else:
@@ -45,24 +45,26 @@ class Objective:
                 # Very rare labels would otherwise drown all others.
                 weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1, 20)
         return cls(
-            kind,
+            problem_type,
             smoothing=recipe.label_smoothing,
             weights=None if weights is None else torch.as_tensor(weights, dtype=torch.float32),
         )
 
     def targets(self, values: np.ndarray) -> Tensor:
         """Targets as the loss takes them."""
-        if self.kind == "number":
+        if self.problem_type == "regression":
             return torch.as_tensor((values - self.mean) / self.scale, dtype=torch.float32)
-        return torch.as_tensor(values, dtype=torch.long if self.kind == "classes" else torch.float32)
+        return torch.as_tensor(
+            values, dtype=torch.long if self.problem_type == "single_label_classification" else torch.float32
+        )
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch; logits (batch, outputs)."""
         logits = logits.float()
         weights = None if self.weights is None else self.weights.to(logits.device)
-        if self.kind == "number":
+        if self.problem_type == "regression":
             return functional.mse_loss(logits.squeeze(-1), targets)
-        if self.kind == "labels":
+        if self.problem_type == "multi_label_classification":
             smooth = targets * (1 - self.smoothing) + self.smoothing / 2
             return functional.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights)
         return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=self.smoothing)
@@ -71,9 +73,9 @@ class Objective:
         """How far two answers are apart, per batch: symmetric KL for classes and labels, squared error for a number."""
         wide = torch.promote_types(moved.dtype, torch.float32)
         moved, still = moved.to(wide), still.to(wide)
-        if self.kind == "number":
+        if self.problem_type == "regression":
             return functional.mse_loss(moved, still)
-        if self.kind == "labels":
+        if self.problem_type == "multi_label_classification":
             # Each label is a class of its own: (p - q)(logit p - logit q) is the symmetric KL of two coins.
             return ((moved.sigmoid() - still.sigmoid()) * (moved - still)).sum(-1).mean()
         p, q = moved.log_softmax(-1), still.log_softmax(-1)
@@ -81,11 +83,11 @@ class Objective:
 
     def answers(self, outputs: np.ndarray) -> np.ndarray:
         """What a model that is not folded yet gives, in the units of the targets."""
-        return outputs * self.scale + self.mean if self.kind == "number" else outputs
+        return outputs * self.scale + self.mean if self.problem_type == "regression" else outputs
 
     def fold(self, model: nn.Module) -> None:
         """Writes the scale of a number into the output layer."""
-        if self.kind == "number" and (self.mean, self.scale) != (0.0, 1.0):
+        if self.problem_type == "regression" and (self.mean, self.scale) != (0.0, 1.0):
             output = output_of(model)
             with torch.no_grad():
                 output.weight.mul_(self.scale)

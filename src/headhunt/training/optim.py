@@ -81,8 +81,8 @@ def _is_head(model: PreTrainedModel, name: str) -> bool:
 def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, Any]]:
     """AdamW's groups: one per depth and kind, with its rate; norms and biases have no weight decay.
 
-    The head learns at `rate * head_rate`, the top layer at `rate`, each layer below at `layer_decay` of the one above,
-    the embeddings last.
+    The learning rate is `learning_rate * head_lr_multiplier` for the head and `learning_rate` for the top layer. Each
+    layer below it, and last the embeddings, learn at `layer_decay` times the rate of the one above.
     """
     layers = layers_of(model)
     depth_of: dict[int, int] = {}
@@ -95,11 +95,11 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
         if not parameter.requires_grad:
             continue
         if _is_head(model, name):
-            where, rate = "head", recipe.rate * recipe.head_rate
+            where, rate = "head", recipe.learning_rate * recipe.head_lr_multiplier
         else:
             below = depth_of.get(id(parameter), 0)  # a norm after the layers goes with the top one
             where = "embeddings" if below == len(layers) else f"layer {len(layers) - 1 - below}"
-            rate = recipe.rate * recipe.layer_decay**below
+            rate = recipe.learning_rate * recipe.layer_decay**below
         decays = parameter.ndim > 1
         group = groups.setdefault(
             (where, decays),
@@ -117,7 +117,7 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
 def optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
     """AdamW over `parameter_groups`, fused where every torch we admit can."""
     groups = [{**group, "lr": group["rate"]} for group in parameter_groups(model, recipe)]
-    return torch.optim.AdamW(groups, lr=recipe.rate, fused=model.device.type in ("cpu", "cuda"))
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=model.device.type in ("cpu", "cuda"))
 
 
 def schedule(recipe: Recipe) -> Callable[[float], float]:

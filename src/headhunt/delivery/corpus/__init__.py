@@ -1,0 +1,1 @@
+"""Labelling a corpus shard by shard."""

@@ -1,0 +1,1 @@
+"""ONNX export and its torch-free runtime."""

@@ -1,0 +1,1 @@
+"""Run directories: their files, the ledger, settings and results."""

@@ -1,0 +1,35 @@
+"""A candidate model as plain data (`Spec`), the search space it is drawn from (`Space`), and descriptions of both."""
+
+from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
+from headhunt.spec.describe import describe, recipe_words, stages
+from headhunt.spec.space import MEANINGS, NAMED, OFF, Choice, Float, Int, Leaf, Log, Maybe, Space, draw_leaf
+from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, SCHEDULES, Lora, Recipe, Smart, Spec, plain
+
+__all__ = [
+    "DEFAULT_ENCODER",
+    "FREEZES",
+    "MEANINGS",
+    "NAMED",
+    "OFF",
+    "SCHEDULES",
+    "Blocks",
+    "Choice",
+    "Convolutions",
+    "Float",
+    "Head",
+    "Int",
+    "Leaf",
+    "Log",
+    "Lora",
+    "Maybe",
+    "Mlp",
+    "Recipe",
+    "Smart",
+    "Space",
+    "Spec",
+    "describe",
+    "draw_leaf",
+    "plain",
+    "recipe_words",
+    "stages",
+]

@@ -1,0 +1,125 @@
+"""A candidate in words: its parts from tokens to answer, and how it is trained. What reports and cards say of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from headhunt.modeling.architecture import COMPARISONS, POOLINGS
+from headhunt.spec.spec import FREEZES, Spec
+
+
+def describe(spec: Spec) -> str:
+    """A candidate in a few words."""
+    head, recipe = spec.head, spec.recipe
+    words = ["plain head"] if head.plain else [f"{head.pooling.replace('_', '+')} pooling"]
+    if head.siamese:
+        words.append(f"siamese {head.siamese}")
+    if head.layers != 1:
+        words.append("all layers mixed" if head.layers == "mix" else f"last {head.layers} layers")
+    for name, part in (("convolutions", head.convolutions), ("blocks", head.blocks), ("MLP", head.mlp)):
+        if part is not None:
+            words.append(f"{part.layers} {name}")
+    frozen = {"none": "all trained", "embeddings": "embeddings frozen", "all": "encoder frozen"}
+    words.append(frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"))
+    words.append(f"rate {recipe.learning_rate:.1g}")
+    if recipe.smart:
+        words.append("SMART")
+    return ", ".join(words)
+
+
+def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> list[dict[str, Any]]:
+    """A candidate from tokens to answer, as it is drawn: stages with a title and a detail.
+
+    Args:
+        spec: The candidate.
+        layers: How many layers the encoder has; None where that is not known.
+        pair: Whether each row has two texts.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        labels: How many there are.
+    """
+    head, recipe = spec.head, spec.recipe
+    twice = head.siamese is not None
+    tokens = ("text a", "text b") if twice else ("[CLS] a [SEP] b [SEP]",) if pair else ("[CLS] text [SEP]",)
+    frozen = {"none": 0, "embeddings": 0, "all": layers}.get(str(recipe.freeze), recipe.freeze)
+    taken = {1: "the last layer", "mix": "a learned mix of all layers"}.get(
+        head.layers, f"the mean of the last {head.layers} layers"
+    )
+    trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
+    if recipe.lora is not None:
+        trained = f"low-rank updates of rank {recipe.lora.rank}"
+    name = spec.encoder.rstrip("/").split("/")
+    drawn: list[dict[str, Any]] = [
+        {"stage": "tokens", "titles": list(tokens), "detail": f"up to {recipe.max_length} tokens"},
+        {
+            "stage": "encoder",
+            "title": name[-1] if len(name) < 3 else "/".join(name[-2:]),
+            "detail": trained,
+            "layers": layers,
+            "frozen": frozen,
+            "all_frozen": recipe.freeze == "all",
+            "embeddings_frozen": recipe.freeze != "none",
+            "taken": head.layers,
+        },
+        {"stage": "layers", "title": "token vectors", "detail": taken},
+    ]
+    if head.convolutions is not None:
+        part = head.convolutions
+        skip = ", skip" if part.skip else ""
+        detail = f"{part.channels} channels, kernel {part.kernel}{skip}"
+        drawn.append({"stage": "convolutions", "title": _count(part.layers, "convolution"), "detail": detail})
+    if head.blocks is not None:
+        detail = _count(head.blocks.heads, "attention head")
+        drawn.append({"stage": "blocks", "title": _count(head.blocks.layers, "encoder block"), "detail": detail})
+    drawn.append(
+        {"stage": "pooling", "title": f"{head.pooling.replace('_', ' + ')} pooling", "detail": POOLINGS[head.pooling]}
+    )
+    for one in drawn:
+        one["twice"] = twice
+    if head.siamese is not None:
+        drawn.append({"stage": "comparison", "title": head.siamese, "detail": COMPARISONS[head.siamese]})
+    if head.mlp is not None:
+        title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
+        drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
+    answer = {
+        "single_label_classification": f"one of {labels} classes",
+        "multi_label_classification": f"any of {labels} labels",
+    }.get(problem_type, "a number")
+    drawn.append({"stage": "output", "title": answer, "detail": f"one linear layer, dropout {head.dropout:.2g}"})
+    return drawn
+
+
+def recipe_words(spec: Spec) -> dict[str, str]:
+    """How a candidate is trained, in words, without what is off."""
+    recipe = asdict(spec.recipe)
+    words = {"learning_rate": f"{recipe['learning_rate']:.2g}", "head rate": f"× {recipe['head_lr_multiplier']:.3g}"}
+    if recipe["layer_decay"] != 1:
+        words["layer decay"] = f"× {recipe['layer_decay']:g} per layer"
+    words |= {
+        "schedule": recipe["schedule"],
+        "warm-up": f"{recipe['warmup'] * 100:.0f}\N{NO-BREAK SPACE}% of the training",
+        "epochs": f"{recipe['epochs']:g}",
+        "batch_size": str(recipe["batch_size"]),
+        "weight decay": f"{recipe['weight_decay']:g}",
+        "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
+        "texts": f"{recipe['max_length']} tokens, cut at the {recipe['truncation']}"
+        if recipe["truncation"] == "end"
+        else f"{recipe['max_length']} tokens, cut in the middle",
+    }
+    if recipe["lora"]:
+        words["LoRA"] = f"rank {recipe['lora']['rank']}, scale {recipe['lora']['alpha']:g}"
+    if recipe["smart"]:
+        words["SMART"] = f"weight {recipe['smart']['weight']:.3g}"
+    if recipe["encoder_dropout"] is not None:
+        words["encoder dropout"] = f"{recipe['encoder_dropout']:g}"
+    if recipe["label_smoothing"]:
+        words["label smoothing"] = f"{recipe['label_smoothing']:g}"
+    if recipe["class_weights"]:
+        words["class weights"] = "each class counts alike"
+    if recipe["swap_pairs"]:
+        words["pairs"] = "in random order while training"
+    return words
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
