@@ -23,7 +23,7 @@ from headhunt.data import Task
 from headhunt.engine.trial_runner import TrialRunner
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import Run
-from headhunt.run.ledger import Request
+from headhunt.study.requests import EvaluateTrial
 from headhunt.run.task import save_task
 from headhunt.spec import Space, plain
 from headhunt.study.candidates import Candidates

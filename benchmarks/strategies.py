@@ -25,7 +25,8 @@ from measure import finish, options
 from toy import LANDSCAPES, OPTIMUM, Toy
 
 from headhunt.run.directory import Run
-from headhunt.run.ledger import Outcome, Request
+from headhunt.run.state import Outcome
+from headhunt.study.requests import EvaluateTrial
 from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Inline

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headhunt.run.ledger import Outcome, Request
+from headhunt.run.state import Outcome
+from headhunt.study.requests import EvaluateTrial
 
 Spec = dict[str, Any]
 

@@ -24,7 +24,7 @@ from headhunt.engine.search import Search, check_target, free_folder, seconds
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import METRICS
 from headhunt.run.directory import Run
-from headhunt.run.ledger import RunError
+from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
 from headhunt.spec import Space
 

@@ -18,7 +18,7 @@ from conftest import sentences
 from test_hunt import QUICK
 
 from headhunt.run.directory import Run
-from headhunt.run.ledger import Request
+from headhunt.study.requests import EvaluateTrial
 from headhunt.study.ray_executor import RayWorkers
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -32,7 +32,8 @@ class Toy:
             raise ValueError("cannot be made")
 
     def run(self, request, stop):
-        from headhunt.run.ledger import STOPPED, Outcome
+        from headhunt.run.events import STOPPED
+        from headhunt.run.state import Outcome
 
         if request.spec.get("do") == "die":
             os.kill(os.getpid(), signal.SIGKILL)

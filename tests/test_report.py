@@ -25,7 +25,8 @@ from headhunt.report import charts, facts, write
 from headhunt.report.figures import SECTIONS, front, leaf_words, stages, ticks
 from headhunt.report.page import _confusion, render
 from headhunt.run.directory import Run
-from headhunt.run.ledger import Outcome, Request
+from headhunt.run.state import Outcome
+from headhunt.study.requests import EvaluateTrial
 from headhunt.run.task import open_task, save_task
 from headhunt.spec import Choice, Int, Log, Space, Spec
 from headhunt.study.candidates import Candidates

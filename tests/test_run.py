@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import Run, droppable, size
-from headhunt.run.ledger import OUTCOMES, RETRIES, Outcome, Request, RunError, Trial, read, replay
+from headhunt.run.events import OUTCOMES
+from headhunt.run.ledger import read_ledger
+from headhunt.run.schema import RunError
+from headhunt.run.state import RETRIES, Outcome, Trial, replay
+from headhunt.study.requests import EvaluateTrial
 
 HEADER = {"space": {"name": "own"}, "task": "abc", "settings": {"eta": 3}, "seed": 0}
 

@@ -305,7 +305,7 @@ def test_a_search_behind_fit(encoders, tmp_path):
         encoders(), search="none", search_options=options, run_dir=tmp_path / "runs", workers=0, random_state=0
     )
     estimator.fit(TEXTS, np.array(LABELS) == "good")
-    assert estimator.result_["verdict"]["sentence"]
+    assert estimator.result_.verdict.sentence
     assert estimator.search_.run_dir == tmp_path / "runs" / "fit-2"  # the first was there
     assert estimator.predict(TEXTS).dtype == bool
     assert estimator.predictor_.labels == ("False", "True")

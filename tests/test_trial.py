@@ -15,7 +15,8 @@ from headhunt.engine.trial_runner import TrialRunner, plan, probe
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
 from headhunt.run.directory import FOLDS
-from headhunt.run.ledger import STOPPED, Request
+from headhunt.run.events import STOPPED
+from headhunt.study.requests import EvaluateTrial
 from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec
 

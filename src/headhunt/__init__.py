@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headhunt.data import Task
     from headhunt.engine.api import fit, load
-    from headhunt.engine.search import Search, resume, search
+    from headhunt.engine.search import Search, ablate, resume, search, verdict
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
     from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
-    from headhunt.predictor import Predictor
+    from headhunt.predictor import Ensemble, Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
 
 # Where tqdm is imported in a notebook without ipywidgets it warns; Headhunt's own progress needs neither.
@@ -26,6 +26,10 @@ _HOME = {
     "fit": "headhunt.engine.api",
     "load": "headhunt.engine.api",
     "Search": "headhunt.engine.search",
+    "ablate": "headhunt.engine.search",
+    "verdict": "headhunt.engine.search",
+    "Space": "headhunt.spec",
+    "Ensemble": "headhunt.predictor",
     "resume": "headhunt.engine.search",
     "search": "headhunt.engine.search",
     "Task": "headhunt.data",
@@ -45,6 +49,7 @@ _HOME = {
 __all__ = [
     "Blocks",
     "Convolutions",
+    "Ensemble",
     "Evaluation",
     "Head",
     "HeadhuntError",
@@ -54,13 +59,16 @@ __all__ = [
     "Recipe",
     "Search",
     "Smart",
+    "Space",
     "Spec",
     "Task",
+    "ablate",
     "evaluate",
     "fit",
     "load",
     "resume",
     "search",
+    "verdict",
 ]
 
 

@@ -31,6 +31,7 @@ from headhunt.data.labels import ProblemType
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
+from headhunt.run.results import SearchResult
 from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec, plain
 from headhunt.training.device import pick_device
 
@@ -112,7 +113,7 @@ class _HeadEstimator(BaseEstimator):
         given = self.random_state
         seed = int(given) if isinstance(given, int | np.integer) else int(check_random_state(given).randint(2**31 - 1))
         task = _task(texts, texts_b, targets, problem_type, names, seed, test_share=0.2 if self.search else 0.0)
-        self.result_: dict[str, Any] = {}
+        self.result_: SearchResult | None = None
         self.predictor_ = self._search(task, seed) if self.search else self._train(task, seed)
         self.predictor_.facts |= self._facts()
         return self
@@ -230,7 +231,7 @@ class _HeadEstimator(BaseEstimator):
 
     def _take(self, predictor: Predictor) -> None:
         self.predictor_ = predictor
-        self.result_ = {}
+        self.result_ = None
         if predictor.pair:
             self.n_features_in_ = 2
 
@@ -293,7 +294,7 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
     Attributes:
         classes_: The classes, sorted; the places of the columns for several labels.
         predictor_: The model, a `headhunt.Predictor`.
-        result_: What a search ended with, the verdict among it; empty without one.
+        result_: The `SearchResult` of a search; None without one.
         search_: The search, where `run_dir` keeps it.
         n_features_in_: 2 for pairs; not there for single texts, as for every vectoriser.
     """

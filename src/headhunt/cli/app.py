@@ -227,12 +227,13 @@ def search(
     """Find the best head and recipe, and end with a model. Ctrl-C once ends it with what was found, twice at once."""
     from headhunt.data import Task
     from headhunt.engine import search as hunt
+    from headhunt.engine.options import parse_duration
     from headhunt.evaluation import DEFAULT_METRIC
     from headhunt.report.terminal import SearchView
 
     if out is not None:
         check_out(out)
-    hunt.seconds(time)
+    parse_duration(time)
     named = {
         "text": text,
         "text_b": text_b,
@@ -282,7 +283,7 @@ def resume(
     from headhunt.engine import search as hunt
     from headhunt.report.terminal import SearchView
 
-    view = SearchView(hunt.Settings.read(run).metric)
+    view = SearchView(hunt.Search(run).settings.metric)
     end_search(hunt.resume(run, time=time, trials=trials, workers=workers, ray=ray, view=view), json_)
 
 
@@ -298,7 +299,7 @@ def verdict(
     from headhunt.engine import search as hunt
     from headhunt.report.terminal import SearchView
 
-    view = SearchView(hunt.Settings.read(run).metric)
+    view = SearchView(hunt.Search(run).settings.metric)
     end_search(hunt.verdict(run, seeds=seeds, time=time, workers=workers, view=view), json_)
 
 
@@ -313,18 +314,19 @@ def ablate(
     """Find out why the winner won: take out each of its parts, put back each item of its recipe, judge again."""
     from headhunt.engine import search as hunt
     from headhunt.report.terminal import SearchView
+    from headhunt.run.schema import dump
 
-    view = SearchView(hunt.Settings.read(run).metric)
+    view = SearchView(hunt.Search(run).settings.metric)
     found = hunt.ablate(run, seeds=seeds, time=time, workers=workers, view=view)
     if json_:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(dump(found), ensure_ascii=False))
         return
-    print(f"winner: {found['metric']} {found['base']['score']:.4f} on {found['rows']:,} rows it was not trained on")
-    print("change of the score when this is taken out (95 % interval); below 0: it helped")
-    for item in found["items"]:
-        print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
-    for name in found["failed"]:
-        print(f"not judged: {name}")
+    print(f"winner: {found.metric} {found.base.value:.4f} on {found.rows:,} rows it was not trained on")
+    print("change of the score when this is removed (95 % interval); below 0: it helped")
+    for item in found.items:
+        print(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")
+    for name in found.failed:
+        print(f"not evaluated: {name}")
     report(run)
 
 
@@ -704,13 +706,11 @@ def end_search(found: Search, as_json: bool) -> None:
     Raises:
         HeadhuntError: If that is no model.
     """
-    from headhunt.engine.search import no_model
-
     show_search(found, as_json)
     if not as_json:
         report(found.run_dir)
     if found.model_dir is None:
-        raise HeadhuntError(no_model(found.run_dir))
+        raise HeadhuntError(f"{found.run_dir} has no model yet; continue: headhunt resume {found.run_dir} --time 10m")
 
 
 def show_search(search: Search, as_json: bool) -> None:
@@ -718,47 +718,52 @@ def show_search(search: Search, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from headhunt.run.schema import dump
     from headhunt.spec import describe
 
     state, result, model = search.state, search.result, search.model_dir
     board = search.leaderboard()
     if as_json:
-        rows = [{**row, "spec": row["spec"].to_dict()} for row in board]
+        rows = dump(board)
         known: dict[str, Any] = {
             "run": str(search.run_dir),
             "model": str(model) if model else None,
             "ended": state.ended,
         }
         known |= {"trials": len(state.trials), "results": len(state.settled), "running": len(state.running)}
-        print(json.dumps({**known, "seconds": round(state.elapsed, 1), "leaderboard": rows, "result": result}))
+        print(json.dumps({**known, "seconds": round(state.elapsed, 1), "leaderboard": rows, "result": dump(result)}))
         return
     console = Console(markup=False, emoji=False, highlight=False)
     table = Table("trial", search.settings.metric, "rung", "seconds", "candidate")
-    plain = [row for row in board if row["trial"] == 0]
+    plain = [row for row in board if row.trial == 0]
     for row in [*board[:10], *(row for row in plain if row not in board[:10])]:
-        name = describe(row["spec"])
-        table.add_row(str(row["trial"]), f"{row['score']:.4f}", str(row["rung"]), f"{row['seconds']:.0f}", name)
+        table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
     console.print(table)
     console.print(
         f"{len(state.trials)} candidates, {len(state.settled)} results in {state.elapsed:.0f} s; "
         + (f"ended: {state.ended}" if state.ended else f"{len(state.running)} running when last written")
     )
-    if result.get("verdict"):
-        console.print(result["verdict"]["sentence"], style="bold")
-    early = result.get("verdict", {}).get("delivered") == "best so far"
-    first = "the model that was ready in time" if early else "the winner"
-    for name, scores in result.get("test", {}).items():
-        words = {"model": first, "plain": "the plain head", "mean": "the mean of the best"}[name]
-        score = scores[search.settings.metric]
-        console.print(
-            f"test rows, {words}: {score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"
-        )
-    if result.get("verdict", {}).get("delivered") == "plain" and result.get("winner_model"):
-        console.print(f"the best candidate all the same: {search.run_dir / result['winner_model']}", soft_wrap=True)
-    if result.get("ensemble"):
-        console.print(f"the mean of the best, as one model: {search.run_dir / result['ensemble']}", soft_wrap=True)
+    if result is not None:
+        console.print(result.verdict.sentence, style="bold")
+        early = result.verdict.delivered == "best so far"
+        names = {
+            "winner": "the model that was ready in time" if early else "the winner",
+            "plain": "the plain head",
+            "ensemble": "the ensemble",
+        }
+        for name, scores in (result.test.scores if result.test else {}).items():
+            score = scores[search.settings.metric]
+            interval = f"95 % interval {score.low:.4f} to {score.high:.4f}"
+            console.print(f"test rows, {names[name]}: {score.value:.4f} ({interval})")
+        if result.test_evaluations > 1:
+            console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
+        if result.verdict.delivered == "plain" and result.winner_model:
+            winner = search.directory.models / result.winner_model
+            console.print(f"the best candidate all the same: {winner}", soft_wrap=True)
+        if result.ensemble:
+            console.print(f"the ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
     if model is not None:
-        example = '"one text" "another"' if search.about["columns"]["text_b"] else '"some text"'
+        example = '"one text" "another"' if search.task.pair else '"some text"'
         console.print(f"model in {model}: try  headhunt predict {model} {example}", soft_wrap=True)
     else:
         console.print("no model yet")

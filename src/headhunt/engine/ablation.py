@@ -1,7 +1,6 @@
-"""Why the winner won: each of its parts taken out, each item of its recipe put back, judged like any candidate.
+"""Measure the effect of each part and recipe item of the winner, by evaluating it without them.
 
-Hides which variants a spec has and how a difference is told from chance: every variant is judged on the same rows with
-the same seeds as the winner, and the differences are paired.
+Every variant is evaluated on the same rows with the same seeds as the winner, and the differences are paired.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from headhunt.engine.final_test import FinalEvaluation, judged_targets, write_json
+import numpy as np
+
+from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import compare, evaluate
 from headhunt.modeling.architecture import Head
-from headhunt.run.directory import predictions_of
-from headhunt.run.ledger import Request
+from headhunt.run.directory import read_predictions
+from headhunt.run.results import AblationItem, AblationResult
 from headhunt.spec import Spec, plain
+from headhunt.study.requests import EvaluateTrial
 
-ABLATION = "ablation.json"
 NAMES = {
     "layers": "layers read",
     "convolutions": "convolutions",
@@ -47,25 +48,25 @@ NAMES = {
 
 
 def variants(spec: Spec, rows: int) -> dict[str, Spec]:
-    """The winner with one thing changed, by what is changed: parts of the head removed, recipe items back to default.
+    """Return the winner with one thing changed, by name: a part of the head removed, or a recipe item at its default.
 
     Args:
         spec: The winner.
-        rows: Training rows, which decide the plain recipe.
+        rows: Number of training rows, which decides the plain recipe.
     """
     spec = spec.canonical()
-    usual = plain(spec.encoder, rows).recipe
-    found: dict[str, Spec] = {}
-    sources: tuple[tuple[str, Any, Any], ...] = (("head", spec.head, Head()), ("recipe", spec.recipe, usual))
-    for part, ours, default in sources:
-        for field in fields(ours):
-            value, back = getattr(ours, field.name), getattr(default, field.name)
-            if value == back or field.name == "max_length":
+    default_recipe = plain(spec.encoder, rows).recipe
+    changed: dict[str, Spec] = {}
+    parts: tuple[tuple[str, Any, Any], ...] = (("head", spec.head, Head()), ("recipe", spec.recipe, default_recipe))
+    for part, current, default in parts:
+        for field in fields(current):
+            value, replacement = getattr(current, field.name), getattr(default, field.name)
+            if value == replacement or field.name == "max_length":
                 continue
-            changed = replace(spec, **{part: replace(ours, **{field.name: back})}).canonical()
-            if changed.hash != spec.hash:
-                found[f"{NAMES[field.name]}: {_word(value)} → {_word(back)}"] = changed
-    return found
+            variant = replace(spec, **{part: replace(current, **{field.name: replacement})}).canonical()
+            if variant.hash != spec.hash:
+                changed[f"{NAMES[field.name]}: {_word(value)} → {_word(replacement)}"] = variant
+    return changed
 
 
 def _word(value: Any) -> str:
@@ -78,66 +79,77 @@ def _word(value: Any) -> str:
     return "on" if hasattr(value, "__dataclass_fields__") else str(value)
 
 
-def ablate(case: FinalEvaluation, trial_number: int, seeds: int = 1) -> dict[str, Any]:
-    """Judges the winner and its variants and writes down what each thing is worth.
+def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> AblationResult:
+    """Evaluate the winner and its variants and write the result.
 
     Args:
-        case: The run.
+        final: The search.
         trial_number: The winner.
-        seeds: How often each is judged; what is there already is not repeated.
+        seeds: How often each is evaluated; predictions on disk are used again.
 
     Raises:
-        HeadhuntError: If the winner is the plain head with the plain recipe, which has nothing to take out.
+        HeadhuntError: If the winner is the plain head with the plain recipe, which has nothing to remove.
     """
-    trial = case.state.trials[trial_number]
-    spec = Spec.from_dict(trial.spec)
-    every = {"": spec, **variants(spec, case.about["rows"]["train"])}
-    if len(every) == 1:
-        raise HeadhuntError("The winner is the plain head with the plain recipe; there is nothing to take out.")
-    requests = {
-        (name, seed): Request(
-            trial=trial_number,
-            spec=variant.to_dict(),
-            rung=0,
-            fraction=1.0,
-            seed=case.study.seed_of(trial_number) + seed,
-            predictions=str(_place(case, variant, seed)),
-        )
+    spec = final.state.trials[trial_number].spec
+    specs = {"": spec, **variants(spec, final.task.rows["train"])}
+    if len(specs) == 1:
+        raise HeadhuntError("The winner is the plain head with the plain recipe; there is nothing to remove.")
+    final.show_stage(f"evaluating {len(specs) - 1} variants of the winner")
+    requests = [
+        _request(final, trial_number, variant, seed, path)
         for seed in range(seeds)
-        for name, variant in every.items()
-    }
-    case.tell(f"judging {len(every) - 1} variants of the winner")
-    case.work([request for request in requests.values() if not Path(request.predictions).exists()], case.deadline)
-    targets, problem_type = judged_targets(case), case.about["problem_type"]
-    outputs = {
-        name: [predictions_of(path) for seed in range(seeds) if (path := _place(case, variant, seed)).exists()]
-        for name, variant in every.items()
-    }
+        for variant in specs.values()
+        if not (path := final.directory.ablation_predictions(variant.hash, seed)).exists()
+    ]
+    final.run(requests, final.budget.deadline)
+    rows, outputs = _read_outputs(final, specs, seeds)
     if not outputs[""]:
-        raise HeadhuntError("The winner could not be judged again in the time given.")
-    rows = outputs[""][0][0]
-    base = [one for _, one in outputs[""]]
-    whole = evaluate(problem_type, base[0], targets[rows], case.about["labels"]).scores[case.metric]
-    items: list[dict[str, Any]] = []
-    for name in [name for name in every if name and outputs[name]]:
-        ours = [one for _, one in outputs[name]]
-        compared = compare(problem_type, case.metric, ours, base[: len(ours)], targets[rows])
-        item = {"name": name, "difference": compared.gain, "low": compared.low, "high": compared.high}
-        items.append({**item, "score": whole.value + compared.gain, "seeds": len(ours)})
-    failed = [name for name in every if name and not outputs[name]]
-    items.sort(key=lambda item: item["difference"])
-    result = {
-        "schema": 1,
-        "trial": trial_number,
-        "metric": case.metric,
-        "rows": len(rows),
-        "base": {"score": whole.value, "low": whole.low, "high": whole.high},
-        "items": items,
-        "failed": failed,
-    }
-    write_json(case.folder / ABLATION, result)
+        raise HeadhuntError("The winner could not be evaluated again in the time given.")
+    targets, problem_type = final.validation_targets[rows], final.task.problem_type
+    base = evaluate(problem_type, outputs[""][0], targets, final.task.labels).scores[final.metric]
+    items = []
+    for name in [name for name in specs if name and outputs[name]]:
+        variant = outputs[name]
+        comparison = compare(problem_type, final.metric, variant, outputs[""][: len(variant)], targets)
+        items.append(
+            AblationItem(
+                name=name,
+                score=base.value + comparison.gain,
+                difference=comparison.gain,
+                low=comparison.low,
+                high=comparison.high,
+                seeds=len(variant),
+            )
+        )
+    items.sort(key=lambda item: item.difference)
+    failed = tuple(name for name in specs if name and not outputs[name])
+    result = AblationResult(trial_number, final.metric, len(rows), base, tuple(items), failed)
+    final.directory.write_ablation(result)
     return result
 
 
-def _place(case: FinalEvaluation, spec: Spec, seed: int) -> Path:
-    return case.folder.absolute() / "ablation" / f"{spec.hash}-{seed}.npz"
+def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path: Path) -> EvaluateTrial:
+    return EvaluateTrial(
+        trial=trial,
+        spec=variant,
+        rung=final.study.ladder.top,
+        fraction=1.0,
+        seed=final.study.seed_of(trial) + seed,
+        predictions=path,
+    )
+
+
+def _read_outputs(
+    final: FinalEvaluation, specs: dict[str, Spec], seeds: int
+) -> tuple[np.ndarray, dict[str, list[np.ndarray]]]:
+    """Return the rows, and the outputs of each variant by seed."""
+    rows = np.arange(0)
+    outputs: dict[str, list[np.ndarray]] = {name: [] for name in specs}
+    for name, variant in specs.items():
+        for seed in range(seeds):
+            path = final.directory.ablation_predictions(variant.hash, seed)
+            if path.exists():
+                evaluated, predicted = read_predictions(path)
+                rows = evaluated if name == "" else rows
+                outputs[name].append(predicted)
+    return rows, outputs

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headhunt.data import Split, Task
-from headhunt.engine.trial_runner import prepare, versions
+from headhunt.engine.assembly import prepare, versions
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import check_length
 from headhunt.predictor import Ensemble, Predictor, open_model

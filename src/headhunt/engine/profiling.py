@@ -1,46 +1,94 @@
-"""What a model costs to use: seconds per text on this device (one thread of a CPU), bytes, operations."""
+"""Measure the cost of using a model: latency on this device (one thread of a CPU), size and FLOPs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from headhunt.predictor import Predictor
+from headhunt.run.results import Latency, ModelCost
 
-BATCHES = (1, 32)
-WARM = 3  # calls that are not counted
+BATCH_SIZES = (1, 32)
+WARM_UP = 3  # calls that are not counted
+QUICK_REPEATS = 12  # calls when a candidate is checked against the limits
+
+
+class OverLimitError(Exception):
+    """A candidate is slower or larger than allowed."""
+
+
+class CostCheck:
+    """Checks candidates against the limits on latency and size; each architecture is measured once.
+
+    Args:
+        max_latency: Milliseconds for one text in the median; None is no limit.
+        max_size: Megabytes of weights; None is no limit.
+    """
+
+    def __init__(self, max_latency: float | None, max_size: float | None) -> None:
+        self._max_latency, self._max_size = max_latency, max_size
+        self._measured: dict[Hashable, dict[str, float]] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return self._max_latency is not None or self._max_size is not None
+
+    def __call__(
+        self, key: Hashable, build: Callable[[], Predictor], texts: Sequence[str], texts_b: Sequence[str] | None
+    ) -> dict[str, float]:
+        """Return latency and size.
+
+        Args:
+            key: Equal for candidates of equal cost.
+            build: Returns the model.
+            texts: Typical texts.
+            texts_b: Second texts of pairs.
+
+        Raises:
+            OverLimitError: If the model is slower or larger than allowed.
+        """
+        if key not in self._measured:
+            predictor = build()
+            timing = latency(predictor, texts, texts_b, 1, QUICK_REPEATS)
+            self._measured[key] = {"latency_ms": timing.p50_ms, "megabytes": _megabytes(_parameters(predictor))}
+        cost = self._measured[key]
+        if self._max_latency is not None and cost["latency_ms"] > self._max_latency:
+            raise OverLimitError(f"takes {cost['latency_ms']:.1f} ms for a text; {self._max_latency:g} are allowed")
+        if self._max_size is not None and cost["megabytes"] > self._max_size:
+            raise OverLimitError(f"has {cost['megabytes']:.1f} MB of weights; {self._max_size:g} are allowed")
+        return cost
 
 
 def measure_cost(
     predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, repeats: int = 60
-) -> dict[str, Any]:
-    """Latency from text to answer at batch 1 and 32, size and FLOPs of one text of usual length.
+) -> ModelCost:
+    """Measure latency from text to prediction at batch sizes 1 and 32, size, and FLOPs of a text of median length.
 
     Args:
         predictor: The model, on the device it will run on.
-        texts: Texts as it will get them.
+        texts: Typical texts.
         texts_b: Second texts of pairs.
         repeats: Calls per batch size.
     """
-    parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
-    return {
-        "latency": {str(batch): latency(predictor, texts, texts_b, batch, repeats) for batch in BATCHES},
-        "parameters": parameters,
-        "megabytes": round(parameters * 4 / 1e6, 2),
-        "gflops": round(_flops(predictor, texts, texts_b) / 1e9, 4),
-        "device": str(predictor.device),
-    }
+    parameters = _parameters(predictor)
+    return ModelCost(
+        latency={str(size): latency(predictor, texts, texts_b, size, repeats) for size in BATCH_SIZES},
+        parameters=parameters,
+        megabytes=_megabytes(parameters),
+        gflops=round(_flops(predictor, texts, texts_b) / 1e9, 4),
+        device=str(predictor.device),
+    )
 
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU, one thread: what a text costs must not depend on how busy the other cores are."""
+    """Use one thread on a CPU: the cost of a text must not depend on how busy the other cores are."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -51,29 +99,37 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def latency(
-    predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, batch: int, repeats: int
-) -> dict[str, float]:
-    """Milliseconds per call, median and 99th percentile."""
-    taken = []
+    predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, batch_size: int, repeats: int
+) -> Latency:
+    """Return milliseconds per call, median and 99th percentile."""
+    seconds = []
     by_length = np.argsort([len(text) for text in texts], kind="stable")
     predictor.model.eval()
     with one_thread(predictor.device):
-        for turn in range(repeats + WARM):
-            # Multiples of the golden ratio fall evenly: few calls meet as many short and long texts as many calls do.
-            spread = (np.arange(turn * batch, (turn + 1) * batch) + 0.5) * 0.6180339887 % 1.0
+        for call in range(repeats + WARM_UP):
+            # Multiples of the golden ratio are spread evenly: few calls get as many short and long texts as many do.
+            spread = (np.arange(call * batch_size, (call + 1) * batch_size) + 0.5) * 0.6180339887 % 1.0
             rows = by_length[(spread * len(texts)).astype(int)].tolist()
             second = None if texts_b is None else [texts_b[i] for i in rows]
             began = time.perf_counter()
-            predictor.outputs([texts[i] for i in rows], second)  # gives numpy arrays, so the device has finished
-            taken.append(time.perf_counter() - began)
-    p50, p99 = np.quantile(taken[WARM:], [0.5, 0.99]) * 1000
-    return {"p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3)}
+            predictor.outputs([texts[i] for i in rows], second)  # returns numpy arrays, so the device has finished
+            seconds.append(time.perf_counter() - began)
+    p50, p99 = np.quantile(seconds[WARM_UP:], [0.5, 0.99]) * 1000
+    return Latency(round(float(p50), 3), round(float(p99), 3))
+
+
+def _parameters(predictor: Predictor) -> int:
+    return sum(parameter.numel() for parameter in predictor.model.parameters())
+
+
+def _megabytes(parameters: int) -> float:
+    return round(parameters * 4 / 1e6, 2)
 
 
 def _flops(predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None) -> int:
-    """Operations of one forward pass over one text of median length."""
+    """Count the operations of one forward pass over one text of median length."""
     lengths = [len(text) for text in texts]
-    usual = int(np.argsort(lengths)[len(lengths) // 2])
+    median = int(np.argsort(lengths)[len(lengths) // 2])
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        predictor.outputs([texts[usual]], None if texts_b is None else [texts_b[usual]])
+        predictor.outputs([texts[median]], None if texts_b is None else [texts_b[median]])
     return int(counter.get_total_flops())

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from headhunt.report.legacy import result_data, task_data
 from headhunt.report.terminal import best_so_far, clock_words
 from headhunt.report.validation_diagnostics import look
-from headhunt.run.directory import TASK, Run, folds_of
-from headhunt.run.ledger import State, Trial
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
+from headhunt.run.state import State, Trial
 from headhunt.run.task import open_task
-from headhunt.spec import NAMED, OFF, Choice, Leaf, Space, Spec, describe, recipe_words, stages
+from headhunt.spec import NAMED, OFF, Choice, Leaf, Space, describe, recipe_words, stages
 from headhunt.study.candidates import Candidates, along, at, within
 
 SCHEMA = 1
@@ -56,16 +58,13 @@ class _Run:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.files = Run(self.folder)
-        self.state: State = self.files.state
-        from headhunt.engine.search import Search
-
-        search = Search(self.folder)
-        self.settings, self.about = search.settings, search.about
-        self.result = search.result
-        self.model = search.model_dir
-        self.pair = self.about["columns"]["text_b"] is not None
-        self.header = self.state.header or {}
+        self.files = RunDirectory(self.folder)
+        self.state: State = read_state(self.files)
+        self.settings, self.task = self.files.read_settings(), self.files.read_task_info()
+        self.about, self.result = task_data(self.task), result_data(self.files.read_result())
+        self.pair = self.task.pair
+        saved = self.state.model
+        self.model = self.files.best_model(saved.folder if saved else None, self.state.ended is not None)
 
     def json(self, name: str) -> dict[str, Any]:
         """A file of the run; empty where it is missing or being written."""
@@ -99,7 +98,7 @@ class _Run:
     @property
     def fractions(self) -> Sequence[float]:
         """The share of a candidate's examples at each rung."""
-        return self.header.get("settings", {}).get("ladder", {}).get("fractions", ())
+        return self.state.started.fractions if self.state.started else ()
 
     @cached_property
     def leaves(self) -> dict[str, Leaf]:
@@ -113,7 +112,7 @@ class _Run:
         both = {"model": self.winner, "plain": self.plain}
         judged = {who: one for who, one in both.items() if one and one.best}
         answers = {who: self.files.predictions(one.number, one.best[0]) for who, one in judged.items() if one.best}
-        return look(self.folder / TASK, answers)
+        return look(self.files.task, answers)
 
     @cached_property
     def layers(self) -> int | None:
@@ -141,8 +140,7 @@ class _Run:
 def _about_run(run: _Run) -> dict[str, Any]:
     state, result = run.state, run.result
     failed = sum(one.score is None for trial in state.trials for one in trial.results.values())
-    began = run.header.get("at")
-    parts = folds_of(run.about["rows"])
+    began = run.state.started_at
     return {
         "name": run.about["name"],
         "folder": run.folder.as_posix(),
@@ -156,7 +154,7 @@ def _about_run(run: _Run) -> dict[str, Any]:
         "seconds": round(state.elapsed, 1),
         "worker_seconds": round(state.seconds, 1),
         "metric": run.metric,
-        "judged_on": result.get("judged_on") or (f"{parts} parts, out of fold" if parts > 1 else "held-out rows"),
+        "judged_on": run.task.evaluated_on,
         "encoder": run.settings.encoder,
         "strategy": run.settings.strategy,
         "space": run.settings.space.get("name", "own"),
@@ -212,14 +210,14 @@ def _scores(run: _Run) -> dict[str, Any] | None:
 def _candidate(run: _Run, trial: Trial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
-    spec = Spec.from_dict(trial.spec)
+    spec = trial.spec
     rung, score = trial.best or (None, None)
     return {
         "trial": trial.number,
         "rung": rung,
         "score": score,
         "words": describe(spec),
-        "spec": trial.spec,
+        "spec": trial.spec_data,
         "stages": stages(spec, run.layers, run.pair, run.about["problem_type"], len(run.about["labels"])),
         "recipe": recipe_words(spec),
     }
@@ -285,7 +283,7 @@ def _space(run: _Run) -> dict[str, Any] | None:
     rows: list[dict[str, Any]] = []
     for trial in scored:
         assert trial.best is not None
-        places = [_place(trial.spec, path, leaf) for path, leaf in run.leaves.items()]
+        places = [_place(trial.spec_data, path, leaf) for path, leaf in run.leaves.items()]
         rows.append({"trial": trial.number, "score": trial.best[1], "rung": trial.best[0], "places": places})
     leaves = [{"path": path, "name": leaf_words(path), "ticks": ticks(leaf)} for path, leaf in run.leaves.items()]
     return {
@@ -353,7 +351,7 @@ def _finalists(run: _Run) -> dict[str, Any] | None:
             {
                 "trial": number,
                 "name": "plain head" if number == 0 else f"#{number}",
-                "words": describe(Spec.from_dict(run.state.trials[number].spec)),
+                "words": describe(run.state.trials[number].spec),
                 "score": mean(scores),
                 "scores": scores,
                 "latency": latency,
@@ -415,7 +413,7 @@ def _data(run: _Run) -> dict[str, Any]:
     about = run.about
     shown = {name: about[name] for name in ("name", "problem_type", "labels", "rows", "columns", "notes", "warnings")}
     shown["fingerprint"] = about["fingerprint"]
-    train = open_task(run.folder / TASK, ("train",)).splits["train"]
+    train = open_task(run.files.task, ("train",)).splits["train"]
     if about["problem_type"] == "single_label_classification":
         shown["counts"] = np.bincount(train.targets, minlength=len(about["labels"])).tolist()
     elif about["problem_type"] == "multi_label_classification":
@@ -443,7 +441,7 @@ def _trials(run: _Run) -> list[dict[str, Any]]:
             "outcome": "running" if running else last.outcome if last else "waiting",
             "origin": trial.origin,
             "seconds": round(sum(result.seconds for result in trial.results.values()), 2),
-            "words": describe(Spec.from_dict(trial.spec)),
+            "words": describe(trial.spec),
         }
         if last is not None and last.score is None and last.extra.get("message"):
             row["message"] = _cut(str(last.extra["message"]), 200)
@@ -468,7 +466,7 @@ def _load(run: _Run) -> dict[str, Any] | None:
 def _repeat(run: _Run) -> dict[str, Any]:
     """The command that searches again; the data is where the user has it."""
     settings = run.settings
-    return {"command": settings.command(run.about, _space_name(run)), "seed": settings.seed, "space": settings.space}
+    return {"command": settings.command(run.task, _space_name(run)), "seed": settings.seed, "space": settings.space}
 
 
 def _space_name(run: _Run) -> str:
@@ -480,7 +478,7 @@ def _space_name(run: _Run) -> str:
 
 
 def _versions(run: _Run) -> dict[str, Any]:
-    return run.result.get("versions") or run.header.get("versions") or run.json("environment.json")
+    return run.state.started.versions if run.state.started else {}
 
 
 def _rungs(run: _Run) -> list[dict[str, Any]]:

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headhunt.modeling.architecture import from_dict
+from headhunt.report.legacy import result_data, task_data
+from headhunt.run.results import SearchResult
+from headhunt.run.task import TaskInfo
 from headhunt.spec import Recipe, Spec, plain, recipe_words, stages
 
 FILE = "README.md"
@@ -40,18 +43,21 @@ TAGS = {
 Facts = Mapping[str, Any]
 
 
-def write(folder: Path, *, about: Facts | None = None, result: Facts | None = None, command: str | None = None) -> Path:
+def write(
+    folder: Path, *, task: TaskInfo | None = None, result: SearchResult | None = None, command: str | None = None
+) -> Path:
     """Writes the card of a saved model into its folder, whole or not at all.
 
     Args:
         folder: With `headhunt.json` and the weights.
-        about: What the data says of itself, where that is known from a run.
+        task: Description of the data, where that is known from a run.
         result: What the search ended with.
-        command: What was typed to get this model.
+        command: The command that produced this model.
     """
     facts = json.loads((folder / "headhunt.json").read_text(encoding="utf-8"))
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    text = render(facts, folder=folder.name, about=about, result=result, command=command, size=size)
+    about = task_data(task) if task is not None else None
+    text = render(facts, folder=folder.name, about=about, result=result_data(result), command=command, size=size)
     # A new file in place of the old one: models in a run may share their files by hard links.
     partial = folder / f"{FILE}.partial"
     partial.write_text(text, encoding="utf-8")

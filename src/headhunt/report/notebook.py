@@ -20,12 +20,13 @@ from headhunt.report import terminal as progress
 from headhunt.report.charts import number
 from headhunt.report.figures import progress as progress_of
 from headhunt.report.terminal import clock_words
-from headhunt.spec import Spec, describe, stages
+from headhunt.spec import describe, stages
 
 if TYPE_CHECKING:
-    from headhunt.engine.search import Search, View
+    from headhunt.engine.driver import View
+    from headhunt.engine.search import Search
     from headhunt.predictor import Predictor
-    from headhunt.run.ledger import State
+    from headhunt.run.state import State
     from headhunt.training.loop import Report
 
 BEST = 5  # candidates that a card lists
@@ -155,7 +156,7 @@ class LiveCard:
                 _figure(f"best {self.metric} so far, on held-out rows", charts.progress(_upper(data), 808, HEIGHT))
             )
         board = [
-            {"trial": one.number, "score": one.best[1], "words": describe(Spec.from_dict(one.spec))}
+            {"trial": one.number, "score": one.best[1], "words": describe(one.spec)}
             for one in state.leaderboard()[:3]
             if one.best
         ]

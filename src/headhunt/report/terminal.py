@@ -17,12 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from headhunt.spec import Spec, describe
+from headhunt.spec import describe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headhunt.run.ledger import State, Trial
+    from headhunt.run.state import State, Trial
     from headhunt.training.loop import Report
 
 
@@ -153,14 +153,14 @@ class SearchView:
         results, said, at, model = self._told
         best = state.best
         headline = f"{best.number}/{best.best}" if best else ""
-        folder = state.model["folder"] if state.model else ""
+        folder = state.model.folder if state.model else ""
         if folder and not model:
             self._say("a first model is on disk")
         if stage != getattr(self, "_stage", None):
             self._stage = stage
             self._say(stage)
         elif headline and headline != said and best is not None:
-            self._say(f"best so far {score_words(best)}: {describe(Spec.from_dict(best.spec))}{against_plain(state)}")
+            self._say(f"best so far {score_words(best)}: {describe(best.spec)}{against_plain(state)}")
         elif time.time() - at > 30 and len(state.settled) > results:
             self._say(f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running")
         else:
@@ -189,7 +189,7 @@ def panel(
     plain = state.trials[0] if state.trials else None
     table = Table.grid(padding=(0, 2))
     if best is not None:
-        spec = Spec.from_dict(best.spec)
+        spec = best.spec
         table.add_row(Text("best so far", "bold"), Text(score_words(best), "bold green"), describe(spec))
     if plain is not None:
         words = score_words(plain) if plain.best else "training" if plain.number in state.running else "–"
@@ -206,7 +206,7 @@ def panel(
         rungs.add_row(f"rung {rung}", "█" * min(count, width) + "░" * running, str(count))
     lines.append(rungs)
     for number, rung in list(state.running.items())[:8]:
-        spec = Spec.from_dict(state.trials[number].spec)
+        spec = state.trials[number].spec
         lines.append(Text(f"  #{number} at rung {rung}: {describe(spec)}", "dim", no_wrap=True, overflow="ellipsis"))
     failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
     foot = f"{len(state.trials)} candidates, {len(state.settled)} results" + (f", {failed} failed" if failed else "")

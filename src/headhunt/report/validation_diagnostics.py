@@ -14,7 +14,8 @@ import numpy as np
 
 from headhunt.data import Task
 from headhunt.evaluation import decide, evaluate, reliability
-from headhunt.run.directory import predictions_of
+from headhunt.run.directory import read_predictions as predictions_of
+from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
 
 MISTAKES = 10
@@ -87,5 +88,5 @@ def _mistakes(
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
     try:
         return predictions_of(path)
-    except (OSError, ValueError, KeyError, EOFError):  # not there, or being written
+    except RunError:  # not there, or being written
         return None

@@ -1,240 +1,294 @@
-"""The run directory: an append-only ledger that is the truth, and the artefacts beside it.
+"""Name every file of a run directory and read the typed ones.
 
-Hides how a search survives a crash: one writer, a sync per commit, a torn last line that never happened.
-
-    RUN/ledger.jsonl            one JSON object a line
-    RUN/lock                    held by the one writer
-    RUN/checkpoints/000012-1/   what trial 12 left at rung 1, to be trained on
-    RUN/predictions/000012-1.npz
-    RUN/task/                   the data, as the run took it; the test rows in files of their own
-    RUN/environment.json
+RUN/ledger.jsonl             what happened, one event per line
+RUN/lock                     held by the one writer
+RUN/search.json              settings
+RUN/task/                    the data; the test rows in files of their own
+RUN/environment.json         library versions
+RUN/checkpoints/000012-1/    state of trial 12 after rung 1
+RUN/predictions/000012-1.npz its out-of-fold predictions
+RUN/seeds/000012-2.npz       predictions of finalist 12 with another seed
+RUN/test/                    predictions of the test rows
+RUN/ablation/                predictions of the winner's variants
+RUN/models/                  saved models of trials
+RUN/best                     a link to the best of them so far
+RUN/model, RUN/ensemble      the final models
+RUN/result.json, importance.json, ablation.json, report.html, report.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
 
 import numpy as np
 
-from headhunt.run.ledger import SCHEMA, RunError, read, replay
+from headhunt.run import schema
+from headhunt.run.results import AblationResult, Importances, SearchResult
+from headhunt.run.schema import RunError
+from headhunt.run.settings import SearchSettings
+from headhunt.run.task import TaskInfo, read_task_info
+from headhunt.storage import atomic_file, directory_size
 
-TASK = "task"  # the folder with the data, as the run took it
-SMALL = 2000  # training rows; fewer are judged out of fold
-FOLDS = 3  # so that a third of a candidate's budget is one whole training
-IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
+MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
+Key = tuple[int, int]  # trial and rung
 
 
-class Run:
-    """A run directory.
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
 
-    Read by default: `state` is what the ledger holds at the moment of opening. A writer holds the lock until `close` or
-    the end of its process.
+    path: Path
 
-    Args:
-        folder: The run directory.
-        write: Whether to write; makes the folder where it is missing.
-        now: Gives the time put into records.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
 
-    Raises:
-        RunError: If there is no ledger to read, it is corrupt, or another process writes.
-    """
+    @property
+    def ledger(self) -> Path:
+        """The record of events."""
+        return self.path / "ledger.jsonl"
 
-    def __init__(self, folder: str | Path, *, write: bool = False, now: Callable[[], float] = time.time) -> None:
-        self.folder = Path(folder)
-        self.ledger = self.folder / "ledger.jsonl"
-        self.environment = self.folder / "environment.json"
-        self._now = now
-        self._staged: list[bytes] = []
-        self._lock: IO[bytes] | None = None
-        self._file: IO[bytes] | None = None
-        if write:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _hold(self.folder / "lock")
-        elif not self.ledger.is_file():
-            raise RunError(
-                f"{self.folder} must be the run directory of a search; it has no {self.ledger.name}. Check the path."
-            )
-        try:
-            records, whole = read(self.ledger) if self.ledger.is_file() else ([], 0)
-            self.state = replay(records)
-            if write:
-                self._file = self.ledger.open("ab")
-                self._file.truncate(whole)
-                _sync_folder(self.folder)  # a new file's name is durable only with its folder
-        except BaseException:
-            self.close()
-            raise
+    @property
+    def lock(self) -> Path:
+        """The lock of the one writer."""
+        return self.path / "lock"
 
-    def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes the `run` record, or checks that this is the same search and takes it up again.
+    @property
+    def environment(self) -> Path:
+        """Library versions."""
+        return self.path / "environment.json"
 
-        Args:
-            header: `space`, `task`, `settings` and `seed`, which must stay the same, and anything else, as `versions`.
+    @property
+    def task(self) -> Path:
+        """The data."""
+        return self.path / "task"
 
-        Raises:
-            RunError: If the run was begun with another space, task, settings or seed.
-        """
-        if self.state.header is None:
-            self.append({"kind": "run", **header})
-            self.environment.write_text(json.dumps(header.get("versions", {}), indent=2) + "\n", encoding="utf-8")
-            return
-        given = json.loads(json.dumps(header))  # tuples become lists, as in the file
-        differ = [key for key in IDENTITY if self.state.header.get(key) != given.get(key)]
-        if differ:
-            raise RunError(
-                f"{self.folder} was begun with another {' and '.join(differ)}. "
-                "Give another --out, or resume it with what it was begun with."
-            )
-        self.append({"kind": "note", "event": "reopened", "requeued": sorted(self.state.running)})
+    @property
+    def settings(self) -> Path:
+        """The settings of the search."""
+        return self.path / "search.json"
 
-    def stage(self, record: Mapping[str, Any]) -> bool:
-        """Applies a record now and writes it with the next `commit`; see `State.apply`."""
-        full = {"schema": SCHEMA, "at": round(self._now(), 3), **record}
-        line = json.dumps(full, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        settled = self.state.apply(json.loads(line))  # as a reader will see it: tuples have become lists
-        self._staged.append(line)
-        return settled
+    @property
+    def result(self) -> Path:
+        """The result of the search."""
+        return self.path / "result.json"
 
-    def commit(self) -> None:
-        """Writes what is staged and syncs it, once for all."""
-        if self._file is None:
-            raise RunError(f"{self.folder} was opened for reading.")
-        if self._staged:
-            self._file.write(b"".join(self._staged))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._staged.clear()
+    @property
+    def importances(self) -> Path:
+        """The importance of each parameter."""
+        return self.path / "importance.json"
 
-    def append(self, *records: Mapping[str, Any]) -> None:
-        """Applies and writes records with one sync."""
-        for record in records:
-            self.stage(record)
-        self.commit()
+    @property
+    def ablation(self) -> Path:
+        """The result of an ablation."""
+        return self.path / "ablation.json"
+
+    @property
+    def report(self) -> Path:
+        """The report page."""
+        return self.path / "report.html"
+
+    @property
+    def report_data(self) -> Path:
+        """The facts of the report as JSON."""
+        return self.path / "report.json"
+
+    @property
+    def model(self) -> Path:
+        """The delivered model."""
+        return self.path / "model"
+
+    @property
+    def models(self) -> Path:
+        """Saved models of trials."""
+        return self.path / "models"
+
+    @property
+    def ensemble(self) -> Path:
+        """The ensemble of the best trials."""
+        return self.path / "ensemble"
+
+    def exists(self) -> bool:
+        """Return whether a search was begun here."""
+        return self.ledger.exists()
 
     def checkpoint(self, trial: int, rung: int) -> Path:
-        """The folder for what a trial leaves at a rung."""
-        return self.folder / "checkpoints" / f"{trial:06d}-{rung}"
+        """Return the directory for the state of a trial after a rung."""
+        return self.path / "checkpoints" / f"{trial:06d}-{rung}"
 
     def predictions(self, trial: int, rung: int) -> Path:
-        """The file for what a trial predicts on validation rows."""
-        return self.folder / "predictions" / f"{trial:06d}-{rung}.npz"
+        """Return the file for a trial's predictions of validation rows."""
+        return self.path / "predictions" / f"{trial:06d}-{rung}.npz"
 
-    def checkpoints(self) -> dict[tuple[int, int], int]:
-        """The bytes of every checkpoint on disk, by trial and rung."""
-        found = {}
-        for folder in (self.folder / "checkpoints").glob("[0-9]*-[0-9]*"):
-            trial, _, rung = folder.name.partition("-")
-            found[int(trial), int(rung)] = size(folder)
-        return found
+    def seed_predictions(self, trial: int, seed: int) -> Path:
+        """Return the file for a finalist's predictions with another seed."""
+        return self.path / "seeds" / f"{trial:06d}-{seed}.npz"
 
-    def predicted(self) -> dict[tuple[int, int], int]:
-        """The bytes of every file of predictions, by trial and rung."""
-        found = {}
-        for path in (self.folder / "predictions").glob("[0-9]*-[0-9]*.npz"):
-            trial, _, rung = path.stem.partition("-")
-            found[int(trial), int(rung)] = path.stat().st_size
-        return found
+    def test_predictions(self, name: str) -> Path:
+        """Return the file for a model's predictions of the test rows."""
+        return self.path / "test" / f"{name}.npz"
 
-    def drop(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Removes checkpoints; those that are not there are left alone."""
+    def ablation_predictions(self, spec_hash: str, seed: int) -> Path:
+        """Return the file for a variant's predictions of validation rows."""
+        return self.path / "ablation" / f"{spec_hash}-{seed}.npz"
+
+    def first_model(self) -> Path:
+        """Return the directory of the model that is saved before any trial has ended."""
+        return self.models / "first"
+
+    def trial_model(self, trial: int) -> Path:
+        """Return the directory of the model of a trial's first fold."""
+        return self.models / f"{trial:06d}"
+
+    def final_model(self, trial: int, seed: int) -> Path:
+        """Return the directory of a trial's model, trained on all rows with a seed."""
+        return self.models / f"{trial:06d}-all{f'-{seed}' if seed else ''}"
+
+    def read_settings(self) -> SearchSettings:
+        """Read the settings of the search.
+
+        Raises:
+            RunError: If there is no search here.
+        """
+        return schema.read(self.settings, SearchSettings)
+
+    def write_settings(self, settings: SearchSettings) -> None:
+        """Write the settings of the search."""
+        schema.write(self.settings, settings)
+
+    def read_task_info(self) -> TaskInfo:
+        """Read the description of the data."""
+        return read_task_info(self.task)
+
+    def read_result(self) -> SearchResult | None:
+        """Read the result; None while the search runs."""
+        return schema.read(self.result, SearchResult) if self.result.is_file() else None
+
+    def write_result(self, result: SearchResult) -> None:
+        """Write the result."""
+        schema.write(self.result, result)
+
+    def read_importances(self) -> Importances | None:
+        """Read parameter importances; None if there are none."""
+        return schema.read(self.importances, Importances) if self.importances.is_file() else None
+
+    def write_importances(self, importances: Importances) -> None:
+        """Write parameter importances."""
+        schema.write(self.importances, importances)
+
+    def read_ablation(self) -> AblationResult | None:
+        """Read the result of an ablation; None if there is none."""
+        return schema.read(self.ablation, AblationResult) if self.ablation.is_file() else None
+
+    def write_ablation(self, result: AblationResult) -> None:
+        """Write the result of an ablation."""
+        schema.write(self.ablation, result)
+
+    def best_model(self, saved: str | None, ended: bool) -> Path | None:
+        """Return the best model on disk: the delivered one, or the best so far.
+
+        Args:
+            saved: Name of the best model so far, from `State.model`.
+            ended: Whether the search has ended.
+        """
+        delivered = self.model if is_model(self.model) else None
+        so_far = self.models / saved if saved and is_model(self.models / saved) else None
+        return (delivered or so_far) if ended else (so_far or delivered)
+
+    def link_best(self, name: str) -> None:
+        """Point `RUN/best` to a model, atomically, where the file system has links."""
+        link, fresh = self.path / "best", self.path / f".best.{os.getpid()}"
+        target = f"{self.models.name}/{name}"
+        try:
+            if link.is_symlink() and str(link.readlink()) == target:
+                return
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(target, target_is_directory=True)
+            fresh.replace(link)
+        except OSError:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+
+    def checkpoint_sizes(self) -> dict[Key, int]:
+        """Return the bytes of every checkpoint on disk."""
+        return {_key(path.name): directory_size(path) for path in self.path.glob("checkpoints/[0-9]*-[0-9]*")}
+
+    def prediction_sizes(self) -> dict[Key, int]:
+        """Return the bytes of every file of predictions."""
+        return {_key(path.stem): path.stat().st_size for path in self.path.glob("predictions/[0-9]*-[0-9]*.npz")}
+
+    def remove_checkpoints(self, keys: Iterable[Key]) -> None:
+        """Remove checkpoints, if present."""
         for trial, rung in keys:
             shutil.rmtree(self.checkpoint(trial, rung), ignore_errors=True)
 
-    def forget(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Removes predictions; those that are not there are left alone."""
+    def remove_predictions(self, keys: Iterable[Key]) -> None:
+        """Remove predictions, if present."""
         for trial, rung in keys:
             self.predictions(trial, rung).unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Gives the lock back."""
-        for file in (self._file, self._lock):
-            if file is not None:
-                file.close()
-        self._file = self._lock = None
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def _key(name: str) -> Key:
+    trial, _, rung = name.partition("-")
+    return int(trial), int(rung)
 
 
-def folds_of(rows: Mapping[str, int]) -> int:
-    """In how many parts candidates are judged: the folds of small data, or one, the rows held out.
+def is_model(path: Path) -> bool:
+    """Return whether a directory holds a complete model."""
+    return (path / MODEL_INFO).exists()
 
-    Args:
-        rows: How many each split has.
+
+def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows a trial was evaluated on and its outputs for them.
+
+    Raises:
+        RunError: If the file is missing or damaged.
     """
-    return FOLDS if rows["train"] < SMALL and "validation" not in rows else 1
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["rows"], arrays["outputs"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise RunError(f"{path} must hold predictions; it cannot be read ({error}).") from None
 
 
-def predictions_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows a trial was judged on, and its outputs for them."""
-    with np.load(path, allow_pickle=False) as found:
-        return found["rows"], found["outputs"]
+def read_test_predictions(path: Path) -> np.ndarray:
+    """Return predictions of the test rows (models, rows, outputs).
+
+    Raises:
+        RunError: If the file is missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return np.asarray(arrays["outputs"])
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise RunError(f"{path} must hold predictions; it cannot be read ({error}).") from None
 
 
-def size(folder: Path) -> int:
-    """The bytes a folder holds; 0 where it is missing."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Write arrays atomically."""
+    with atomic_file(path, sync=False) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def droppable(
-    held: Mapping[tuple[int, int], int], keep: Sequence[tuple[int, int]], budget: int | None
-) -> list[tuple[int, int]]:
-    """Which checkpoints may go: those nobody can go on from, then the least promising until the rest fits.
+def removable(sizes: Mapping[Key, int], keep: Sequence[Key], budget: int | None) -> list[Key]:
+    """Return checkpoints to remove: those no trial can continue from, then the least promising until the rest fits.
 
     Args:
-        held: Bytes by trial and rung.
+        sizes: Bytes by trial and rung.
         keep: Those that can still be promoted or delivered, most promising first.
         budget: Bytes for all together; None is no limit.
     """
     wanted = set(keep)
-    drop = [key for key in held if key not in wanted]
-    total = sum(held.values()) - sum(held[key] for key in drop)
+    remove = [key for key in sizes if key not in wanted]
+    total = sum(sizes.values()) - sum(sizes[key] for key in remove)
     for key in reversed(keep):
         if budget is None or total <= budget:
             break
-        if key in held:
-            drop.append(key)
-            total -= held[key]
-    return drop
-
-
-def _hold(path: Path) -> IO[bytes]:
-    """Takes the writer's lock, which the operating system gives back when the process dies."""
-    file = path.open("ab")
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise RunError(
-            f"Only one process may write a run; another is writing {path.parent}. Wait, or stop it."
-        ) from None
-    return file
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        if key in sizes:
+            remove.append(key)
+            total -= sizes[key]
+    return remove

@@ -1,84 +1,121 @@
-"""Tasks on disk: what a run keeps of its data, so that workers and later commands need nothing else.
+"""Store the data of a search in its run directory, so that workers and later commands need nothing else.
 
-Each split has files of its own and is read only when asked for: nobody who chooses candidates opens the test rows.
+Each split has its own files and is read only on request: code that compares candidates never opens the test rows.
 """
 
-import json
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data.columns import Columns
+from headhunt.data import Columns, ProblemType, Split, Task
 from headhunt.data.sources import Rows
-from headhunt.data.splitting import Split
 from headhunt.data.tables import map_arrow
-from headhunt.data.task import Task
 from headhunt.errors import DataError
+from headhunt.run import schema
+from headhunt.storage import atomic_file
 
-SCHEMA = 1
-_ABOUT = "task.json"
+INFO = "task.json"
+SMALL = 2000  # training rows; fewer are evaluated by cross-validation
+FOLDS = 3  # so that a third of a trial's budget is one complete training run
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Description of the data of a search, without its rows."""
+
+    name: str
+    problem_type: ProblemType
+    labels: tuple[str, ...]
+    columns: Columns
+    rows: dict[str, int]
+    """Number of rows by split."""
+    fingerprint: str
+    """Hash of the data; a run is never resumed with other data."""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    limit: int | None = None
+    """The `limit` the data was loaded with."""
+    test_given: bool = False
+    """Whether the test rows came from a file of their own."""
+
+    @property
+    def pair(self) -> bool:
+        """Whether each row has two texts."""
+        return self.columns.text_b is not None
+
+    @property
+    def folds(self) -> int:
+        """Number of cross-validation folds; 1 where a validation split is used instead."""
+        return FOLDS if self.rows["train"] < SMALL and "validation" not in self.rows else 1
+
+    @property
+    def evaluated_on(self) -> str:
+        """The rows that candidates are compared on, in words."""
+        return f"{self.folds} folds, out of fold" if self.folds > 1 else "validation rows"
+
+    @classmethod
+    def of(cls, task: Task) -> TaskInfo:
+        """Describe a task."""
+        return cls(
+            name=task.name,
+            problem_type=task.problem_type,
+            labels=tuple(task.labels),
+            columns=task.columns,
+            rows={name: len(split) for name, split in task.splits.items()},
+            fingerprint=task.fingerprint,
+            notes=tuple(task.notes),
+            warnings=tuple(task.warnings),
+            limit=getattr(task, "limit", None),
+            test_given=getattr(task, "test_given", False),
+        )
 
 
 def save_task(task: Task, folder: Path) -> None:
-    """Write a task, the description last: a folder that has it is whole."""
+    """Write a task. The description is written last: a directory that has it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = [name for name in (task.columns.text, task.columns.text_b) if name is not None]
     for name, split in task.splits.items():
-        schema = pa.schema([(column, pa.large_string()) for column in texts])
-        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        arrow = pa.schema([(column, pa.large_string()) for column in texts])
+        with atomic_file(folder / f"{name}.arrow") as file, pa.ipc.new_file(file, arrow) as writer:
             for start, first in split.rows.walk(texts[0]):
                 columns = [split.rows.read(column, start, start + len(first)) for column in texts]
-                writer.write_batch(pa.record_batch([column.cast(pa.large_string()) for column in columns], schema))
-        np.savez(folder / f"{name}.npz", targets=split.targets, groups=split.groups, keys=split.keys, words=split.words)
-    about = {
-        "schema": SCHEMA,
-        "name": task.name,
-        "problem_type": task.problem_type,
-        "labels": list(task.labels),
-        "columns": {"text": task.columns.text, "text_b": task.columns.text_b, "label": task.columns.label},
-        "rows": {name: len(split) for name, split in task.splits.items()},
-        "fingerprint": task.fingerprint,
-        "notes": task.notes,
-        "warnings": task.warnings,
-    }
-    partial = folder / f"{_ABOUT}.partial"
-    partial.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(folder / _ABOUT)
+                writer.write_batch(pa.record_batch([column.cast(pa.large_string()) for column in columns], arrow))
+        with atomic_file(folder / f"{name}.npz") as file:
+            np.savez(file, targets=split.targets, groups=split.groups, keys=split.keys, words=split.words)
+    schema.write(folder / INFO, TaskInfo.of(task))
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """Read what a saved task says of itself, without its rows.
+def read_task_info(folder: Path) -> TaskInfo:
+    """Read the description of a saved task.
 
     Raises:
-        DataError: If there is no whole task in the folder.
+        RunError: If there is no complete task in the directory.
     """
-    try:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder} must hold the data of a run; {_ABOUT} cannot be read ({error}).") from None
-    if about.get("schema") != SCHEMA:
-        raise DataError(f"{folder / _ABOUT} must have schema {SCHEMA}; found {about.get('schema')!r}.")
-    return about
+    return schema.read(folder / INFO, TaskInfo)
 
 
 def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> Task:
     """Open a saved task.
 
     Args:
-        folder: Where `save_task` wrote it.
-        splits: Which splits to open; those that the task does not have are left out.
+        folder: Directory that `save_task` wrote.
+        splits: Splits to open; those that the task does not have are left out.
     """
-    about = read_about(folder)
-    columns = Columns(**about["columns"])
+    info = read_task_info(folder)
     opened = {}
     for name in splits:
-        if name not in about["rows"]:
+        if name not in info.rows:
             continue
-        with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
-            known = [arrays[key] for key in ("targets", "groups", "keys", "words")]
-        opened[name] = Split(Rows(name, map_arrow(folder / f"{name}.arrow")), columns, *known)
-    told = (list(about["notes"]), list(about["warnings"]))
-    return Task(about["name"], about["problem_type"], tuple(about["labels"]), columns, opened, *told)
+        try:
+            with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+                columns = [arrays[key] for key in ("targets", "groups", "keys", "words")]
+            rows = Rows(name, map_arrow(folder / f"{name}.arrow"))
+        except (OSError, KeyError, ValueError) as error:
+            raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
+        opened[name] = Split(rows, info.columns, *columns)
+    return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))

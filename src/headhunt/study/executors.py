@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from headhunt.run.ledger import Outcome, Request
+from headhunt.run.state import Outcome
+from headhunt.study.requests import Request
 
 Evaluate = Callable[[Request], Outcome]
 

@@ -6,7 +6,7 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
-from headhunt.run.ledger import State
+from headhunt.run.state import State
 from headhunt.study.candidates import Candidates
 from headhunt.study.optuna_strategies import code_of, distribution
 

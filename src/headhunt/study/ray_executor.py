@@ -13,15 +13,17 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from headhunt.errors import HeadhuntError
-from headhunt.run.ledger import STOPPED, Outcome, Request
+from headhunt.run.events import STOPPED
+from headhunt.run.state import Outcome
 from headhunt.study.executors import guarded
+from headhunt.study.requests import EvaluateTrial, Request
 
 OBJECT_STORE = 100 << 20  # bytes; only requests and answers cross
 START = 90.0  # seconds for the first worker
@@ -47,11 +49,11 @@ class Worker:
         """Answers as soon as the bench is made, with the process's number."""
         return os.getpid()
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request: Request) -> Outcome:
         """Does what is asked."""
         self._stop.clear()
-        outcome = guarded(lambda asked: self._bench.run(asked, self._stop.is_set), Request(**request))
-        return {**asdict(outcome), "extra": {**outcome.extra, "pid": os.getpid()}}
+        outcome = guarded(lambda asked: self._bench.run(asked, self._stop.is_set), request)
+        return replace(outcome, extra={**outcome.extra, "pid": os.getpid()})
 
     def stop(self) -> None:
         """Ends what is under way after its next step."""
@@ -181,7 +183,7 @@ class RayWorkers:
         try:
             answer = self._ray.get(reference)
             self._idle.append(job.actor)
-            return job.request, Outcome(**answer)
+            return job.request, answer
         except exceptions.RayError as error:
             self._replace(job.actor)
             # Ray ends the hungriest worker before the machine has no memory left.
@@ -196,14 +198,14 @@ class RayWorkers:
                 del self._jobs[reference]
                 self._replace(job.actor)
                 message = f"gave no answer for {now - job.began:.0f} s and was ended"
-                kind = "error" if job.request.job == "judge" else STOPPED
+                kind = "error" if isinstance(job.request, EvaluateTrial) else STOPPED
                 ended.append((job.request, Outcome(kind, seconds=now - job.began, extra={"message": message})))
         return ended
 
     def _send(self) -> None:
         while self._queue and self._idle:
             request, actor = self._queue.popleft(), self._idle.pop()
-            self._jobs[actor.run.remote(request.to_dict())] = _Job(request, actor, time.monotonic())
+            self._jobs[actor.run.remote(request)] = _Job(request, actor, time.monotonic())
 
     def _replace(self, actor: Any) -> None:
         self._end(actor)

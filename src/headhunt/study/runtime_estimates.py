@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from headhunt.run.ledger import Trial
+from headhunt.run.state import Trial
 
 LATEST = 101  # results the guess rests on
 EMBEDDINGS = 0.4  # of what the layers cost: the optimiser goes through the whole vocabulary

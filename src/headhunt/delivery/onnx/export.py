@@ -34,7 +34,8 @@ from headhunt.data import Split, load_labelled, load_texts
 from headhunt.errors import DataError, ModelError
 from headhunt.evaluation import DEFAULT_METRIC, measure
 from headhunt.predictor import CARD, Predictor
-from headhunt.run.directory import TASK
+from headhunt.run.directory import RunDirectory
+from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
 from headhunt.training.tokens import SpecialTokens
 
@@ -285,8 +286,8 @@ def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[s
         return load_labelled(
             data, problem_type=problem_type, labels=predictor.labels, pair=predictor.pair, **columns
         ), "given rows"
-    with contextlib.suppress(DataError):
-        task = open_task(folder.absolute().parent / TASK, ("validation",))
+    with contextlib.suppress(DataError, RunError):
+        task = open_task(RunDirectory(folder.absolute().parent).task, ("validation",))
         if "validation" in task.splits:
             return task.splits["validation"], "the run's validation rows, which the model has learned from"
     raise ModelError("What 8 bits cost is measured on labelled rows; found none beside the model. Give --data FILE.")

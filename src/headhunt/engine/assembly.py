@@ -1,0 +1,134 @@
+"""Build a model, its training and its predictor from a task and a spec."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from headhunt.data import Split, Task
+from headhunt.errors import ModelError
+from headhunt.modeling.build import build, load_tokenizer, longest_input
+from headhunt.predictor import Predictor
+from headhunt.spec import Spec
+from headhunt.training.device import pick_device
+from headhunt.training.loop import Training
+from headhunt.training.objectives import Objective
+from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A training that is ready to start, the predictor it trains, and the tokens of all rows."""
+
+    training: Training
+    predictor: Predictor
+    tokens: Tokens
+
+
+def prepare(
+    task: Task,
+    rows: Split,
+    spec: Spec,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    precision: str = "auto",
+    trust_remote_code: bool = False,
+) -> tuple[Training, Predictor]:
+    """Return a training of `spec` on `rows` that is ready to start, and the predictor it trains."""
+    tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
+    model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
+    tokens = tokenise_for(spec, tokenizer, rows.texts(), rows.texts_b())
+    return assemble(
+        task, spec, model, tokenizer, tokens, rows.targets, seed=seed, device=pick_device(device), precision=precision
+    )
+
+
+def build_model(
+    task: Task, spec: Spec, tokenizer: Any, *, seed: int = 0, trust_remote_code: bool = False
+) -> tuple[Any, Spec]:
+    """Return the untrained model of a candidate, and the candidate with a length its encoder can take."""
+    if spec.head.siamese and not task.pair:
+        raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
+    model = build(
+        spec.encoder,
+        spec.head,
+        problem_type=task.problem_type,
+        labels=task.labels,
+        separators=SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
+        encoder_dropout=spec.recipe.encoder_dropout,
+        seed=seed,
+        trust_remote_code=trust_remote_code,
+    )
+    limit = longest_input(model)
+    if limit is not None and spec.recipe.max_length > limit:
+        spec = replace(spec, recipe=replace(spec.recipe, max_length=limit))  # no encoder reads beyond its positions
+    return model, spec
+
+
+def tokenise_for(spec: Spec, tokenizer: Any, texts: list[str], texts_b: list[str] | None) -> Tokens:
+    """Tokenise texts as a candidate reads them."""
+    return tokenise(
+        tokenizer,
+        texts,
+        texts_b,
+        max_length=spec.recipe.max_length,
+        truncation=spec.recipe.truncation,
+        each=spec.head.siamese is not None,
+    )
+
+
+def token_key(spec: Spec) -> tuple[Any, ...]:
+    """Return a key that is equal for candidates that read texts in the same way."""
+    return (spec.encoder, spec.recipe.max_length, spec.recipe.truncation, spec.head.siamese is not None)
+
+
+def assemble(
+    task: Task,
+    spec: Spec,
+    model: Any,
+    tokenizer: Any,
+    tokens: Tokens,
+    targets: np.ndarray,
+    *,
+    seed: int,
+    device: torch.device,
+    precision: str,
+    gradient_accumulation_steps: int = 1,
+) -> tuple[Training, Predictor]:
+    """Return a training of a built model, and the predictor it trains."""
+    objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)
+    training = Training(
+        model,
+        tokens,
+        targets,
+        objective,
+        spec.recipe,
+        seed=seed,
+        device=device,
+        precision=precision,
+        gradient_accumulation_steps=gradient_accumulation_steps,
+    )
+    predictor = Predictor(
+        model,
+        tokenizer,
+        problem_type=task.problem_type,
+        labels=task.labels,
+        pair=task.pair,
+        spec=spec,
+        device=device,
+        precision=precision,
+    )
+    return training, predictor
+
+
+def versions() -> dict[str, str]:
+    """Return the library versions that a result depends on."""
+    names = ("headhunt", "torch", "transformers", "tokenizers", "numpy")
+    return {"python": platform.python_version(), "platform": sys.platform, **{name: version(name) for name in names}}

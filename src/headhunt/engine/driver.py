@@ -1,0 +1,318 @@
+"""Drive one search: open the run, start workers, keep the best model on disk, reserve time for the final evaluation."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
+from headhunt.engine.final_test import run_final_evaluation
+from headhunt.errors import HeadhuntError
+from headhunt.report import model_card
+from headhunt.report.notebook import live_card
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import SearchEnded
+from headhunt.run.ledger import LedgerWriter
+from headhunt.run.results import SearchResult
+from headhunt.run.settings import SearchSettings
+from headhunt.run.state import State, Trial
+from headhunt.spec import NAMED, Recipe, Space, Spec
+from headhunt.study.budget import TimeBudget
+from headhunt.study.candidates import Candidates
+from headhunt.study.executors import Executor, Inline
+from headhunt.study.requests import FitAllRows, Request, SaveFirstFold
+from headhunt.study.study import Limits, Study
+
+FIRST_MODEL = -1  # the trial number of the first model, which is not a trial
+FIRST_MODEL_ROWS = 40_000  # texts it sees at most
+DISK = 8 << 30  # bytes for checkpoints
+
+
+class View(Protocol):
+    """Shows the progress of a search."""
+
+    def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
+        """Start the view; the search begins or is resumed."""
+
+    def update(self, state: State, deadline: float | None, stage: str) -> None:
+        """Show the state of the search."""
+
+    def end(self) -> None:
+        """Close the view."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where a search runs and what it may do; given with every call, never stored."""
+
+    ray: str | None = None
+    """Address of a Ray cluster."""
+    trust_remote_code: bool = False
+
+
+class SearchDriver:
+    """One session of a search, from opening the run to the model.
+
+    Args:
+        path: The run directory.
+        settings: The settings of the search.
+        resources: Where it runs.
+        budget: Its time.
+        view: Shows progress; a live view in a notebook by default, none if False.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: SearchSettings,
+        resources: Resources,
+        budget: TimeBudget,
+        view: View | Literal[False] | None,
+    ) -> None:
+        # Workers of a cluster have another working directory, so paths must be absolute.
+        self.directory = RunDirectory(path.absolute())
+        self.settings, self.resources, self.budget = settings, resources, budget
+        self.view: View | None = (live_card(settings.metric) if view is None else view) or None
+        self.task = self.directory.read_task_info()
+        self._stop = threading.Event()
+        self._study: Study | None = None
+        self._stage = "starting"
+        self._seen = 0  # final results that were looked at
+        self._best: tuple[tuple[int, float, int], Trial] | None = None
+        self._requested: int | None = None  # the trial whose model was last requested
+        self._linked: list[str] = []  # models that `best` has pointed to
+        self._first_model_requested = False
+
+    def run(self) -> None:
+        """Search, then run the final evaluation."""
+        with self.open() as study:
+            self.directory.result.unlink(missing_ok=True)  # of an earlier session
+            self._stage = "searching"
+            with interruptible(self._interrupt):
+                reason = study.run()
+            self._refuse_if_nothing_trained(study.state)
+            self._stop.clear()
+            self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
+
+    def evaluate_again(self, training_runs: int) -> None:
+        """Run the final evaluation again, with more training runs."""
+        with self.open() as study:
+            reason = self.mark_ended(study)
+            self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason, training_runs))
+
+    @contextmanager
+    def open(self) -> Iterator[Study]:
+        """Open the run for writing, start workers, and yield a study that has caught up with the ledger."""
+        with LedgerWriter(self.directory) as ledger:
+            if self.view:
+                self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
+            executor = self._start_executor()
+            try:
+                self._study = self._create_study(ledger, executor)
+                yield self._study
+            finally:
+                executor.close()
+                if self.view:
+                    self.view.end()
+
+    def final_evaluation(self, study: Study) -> FinalEvaluation:
+        """Return the final evaluation of a study."""
+
+        def show_stage(stage: str) -> None:
+            self._stage = stage or self._stage
+            if self.view:
+                self.view.update(study.state, self.budget.deadline, self._stage)
+
+        return FinalEvaluation(
+            directory=self.directory,
+            task=self.task,
+            metric=self.settings.metric,
+            study=study,
+            calibrate=self.settings.calibrate,
+            show_stage=show_stage,
+        )
+
+    @staticmethod
+    def mark_ended(study: Study) -> str:
+        """Record that what follows is no searching, and return why the search ended."""
+        reason = study.state.ended or "resumed"
+        study.ledger.append(SearchEnded(reason))
+        return reason
+
+    def _start_executor(self) -> Executor:
+        from headhunt.engine.trial_runner import RunnerSettings, TrialRunner  # torch takes a while to load
+
+        settings = self.settings
+        runner = RunnerSettings(
+            directory=str(self.directory.path),
+            metric=settings.metric,
+            seed=settings.seed,
+            device=settings.device,
+            precision=settings.precision,
+            trust_remote_code=self.resources.trust_remote_code,
+            max_latency=settings.max_latency,
+            max_size=settings.max_size,
+        )
+        if settings.workers == 0:
+            local = TrialRunner(runner)
+            return Inline(lambda request: local.run(request, self._stop.is_set))
+        from headhunt.study import ray_executor as ray
+
+        if settings.device in (None, "cpu") and not _has_gpu():
+            runner = replace(runner, threads=1)
+        if not self.resources.ray:
+            runner = replace(runner, memory=int(0.8 * ray.memory() / (settings.workers or ray.here())))
+        target = f"{TrialRunner.__module__}:{TrialRunner.__name__}"
+        return ray.RayWorkers(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
+
+    def _create_study(self, ledger: LedgerWriter, executor: Executor) -> Study:
+        from headhunt.engine.assembly import versions
+
+        settings = self.settings
+        candidates = Candidates(
+            Space.from_dict(settings.space),
+            encoder=settings.encoder,
+            pair=self.task.pair,
+            rows=self.task.rows["train"],
+            layers=layers_of_encoder(settings.encoder, self.resources.trust_remote_code),
+            max_length=settings.max_length,
+        )
+        return Study(
+            ledger,
+            candidates,
+            executor,
+            strategy=settings.strategy,
+            limits=Limits(trials=settings.trials, target=settings.target),
+            budget=self.budget,
+            seed=settings.seed,
+            task=self.task.fingerprint,
+            disk=DISK,
+            versions=versions(),
+            callback=self._after_results,
+        )
+
+    def _interrupt(self) -> None:
+        """Start no more trials after the first Ctrl-C; the final evaluation still runs."""
+        self._stop.set()
+        if self._study is not None:
+            self._study.stop("interrupted")
+
+    def _after_results(self, study: Study) -> Sequence[Request]:
+        """Keep the best model on disk and enough time for the final evaluation."""
+        state = study.state
+        for number, rung in state.settled[self._seen :]:
+            rank = rank_with_training_run(study, self.task.folds, state.trials[number], rung)
+            if rank is not None and (self._best is None or rank > self._best[0]):
+                self._best = rank, state.trials[number]
+        self._seen = len(state.settled)
+        best = self._best[1] if self._best else None
+        self.budget.reserve(self.final_evaluation(study).reserve(best))
+        requests = [*self._request_first_model(study), *self._request_best_model(study, best)]
+        if self.view:
+            self.view.update(state, self.budget.deadline, self._stage)
+        return requests
+
+    def _request_first_model(self, study: Study) -> list[Request]:
+        """Request the first model: mean pooling and one layer on the frozen encoder, trained in seconds."""
+        if self._first_model_requested or study.state.model is not None:
+            return []
+        self._first_model_requested = True
+        recipe = Recipe(
+            epochs=min(20.0, FIRST_MODEL_ROWS / self.task.rows["train"]),
+            learning_rate=1e-2,
+            freeze="all",
+            max_length=study.candidates.plain().recipe.max_length,
+        )
+        head = {"pooling": "mean"} | ({"siamese": "concat"} if self.task.pair else {})
+        encoder = study.candidates.plain().encoder
+        spec = Spec.from_dict({"encoder": encoder, "head": head, "recipe": asdict(recipe)})
+        return [
+            FitAllRows(
+                trial=FIRST_MODEL,
+                spec=spec,
+                seed=self.settings.seed,
+                out=self.directory.first_model(),
+                deadline=self.budget.deadline,
+                keep_unfinished=True,
+            )
+        ]
+
+    def _request_best_model(self, study: Study, best: Trial | None) -> list[Request]:
+        """Point to the best model on disk, and request the model of a better trial."""
+        state = study.state
+        if state.model is not None and state.model.folder not in self._linked[-1:]:
+            self.directory.link_best(state.model.folder)
+            self._linked.append(state.model.folder)
+            # A reader may still be loading the one before, and a model may become the best a second time.
+            for old in set(self._linked[:-2]) - set(self._linked[-2:]):
+                shutil.rmtree(self.directory.models / old, ignore_errors=True)
+            del self._linked[:-2]
+        if best is None or best.number == self._requested or (state.model and state.model.trial == best.number):
+            return []
+        checkpoint = study.checkpoints.latest(best.number)
+        if checkpoint is None:
+            return []
+        self._requested = best.number
+        out = self.directory.trial_model(best.number)
+        return [self.final_evaluation(study).request(SaveFirstFold, best, checkpoint=checkpoint, out=out)]
+
+    def _write_model_cards(self, result: SearchResult) -> None:
+        """Write the card of the delivered model, and of the winner if another model was delivered."""
+        name = self.settings.space.get("name")
+        encoder = self.settings.encoder if model_card.hub_name(self.settings.encoder) else "ENCODER"
+        settings = replace(self.settings, encoder=encoder)
+        command = " ".join(settings.command(self.task, str(name) if name in NAMED else "space.json"))
+        if result.model is not None:
+            model_card.write(self.directory.model, task=self.task, result=result, command=command)
+        if result.verdict.delivered == "plain" and result.winner_model:
+            winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
+            folder = self.directory.models / result.winner_model
+            model_card.write(folder, task=self.task, result=winner, command=command)
+
+    @staticmethod
+    def _refuse_if_nothing_trained(state: State) -> None:
+        failed = [result for trial in state.trials for result in trial.results.values() if result.outcome == "error"]
+        if failed and state.best is None and state.model is None:
+            message = failed[0].extra.get("message", "no message")
+            raise HeadhuntError(f"No candidate could be trained. The first one failed with: {message}")
+
+
+@contextmanager
+def interruptible(first: Callable[[], None]) -> Iterator[None]:
+    """Call `first` on the first Ctrl-C; the second one ends the program as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        first()
+
+    if before is signal.SIG_IGN:  # a background job, which Ctrl-C is not meant for
+        yield
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def layers_of_encoder(encoder: str, trust_remote_code: bool = False) -> int:
+    """Return the number of layers of an encoder, from its configuration."""
+    from headhunt.modeling.build import load_config
+
+    return int(load_config(encoder, trust_remote_code).num_hidden_layers)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available() or torch.backends.mps.is_available()

@@ -1,0 +1,83 @@
+"""Parse and check the options of a search."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from headhunt.errors import HeadhuntError
+
+MILLISECONDS = {"ms": 1.0, "s": 1000.0}
+MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
+
+
+def parse_duration(time: str | float | None) -> float | None:
+    """Return seconds from "90s", "10m", "1h30m" or a number of seconds; None for "none".
+
+    Raises:
+        HeadhuntError: If it is none of these.
+    """
+    if time is None or time == "none":
+        return None
+    if isinstance(time, int | float):
+        return float(time)
+    match = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?", time.strip().lower())
+    try:
+        parts = [float(part or 0) for part in match.groups()] if match and time.strip() else []
+    except ValueError:
+        parts = []
+    if not parts or sum(parts) <= 0 or not math.isfinite(sum(parts)):
+        raise HeadhuntError(f"time= must be a duration such as 90s, 10m or 1h30m; found {time!r}.")
+    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def parse_quantity(value: str | float | None, units: Mapping[str, float], argument: str, example: str) -> float | None:
+    """Return a positive number in the first of the units.
+
+    Args:
+        value: A number, or a number with its unit.
+        units: Factor of each unit.
+        argument: Name of the argument, for messages.
+        example: A valid value, for messages.
+
+    Raises:
+        HeadhuntError: If it is not one.
+    """
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        number = float(value)
+    else:
+        match = re.fullmatch(r"([\d.]+)\s*([a-z]*)", value.strip().lower())
+        factor = units.get(match[2] or next(iter(units))) if match else None
+        try:
+            number = float(match[1]) * factor if match and factor else 0.0
+        except ValueError:
+            number = 0.0
+    if not (number > 0 and math.isfinite(number)):
+        raise HeadhuntError(f"{argument}= must be above 0, such as {example}; found {value!r}.")
+    return number
+
+
+def check_target(target: float | None, metric: str) -> None:
+    """Refuse a target that no score can reach.
+
+    Raises:
+        HeadhuntError: If it is one.
+    """
+    most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
+    if target is not None and not target <= most:
+        raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
+
+
+def new_run_directory(name: str) -> Path:
+    """Return a directory in `runs/` that does not exist yet."""
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "search"
+    path = Path("runs") / safe
+    number = 2
+    while path.exists():
+        path = Path("runs") / f"{safe}-{number}"
+        number += 1
+    return path

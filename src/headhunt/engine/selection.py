@@ -1,0 +1,121 @@
+"""Choose the winner and the members of an ensemble by their scores on validation rows. Test rows play no part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
+from headhunt.evaluation import compare, fit_temperature, greedy_mean, measure
+from headhunt.run.directory import read_predictions
+from headhunt.run.state import Trial
+from headhunt.study.requests import EvaluateTrial
+
+FINALISTS = 3  # trials that are evaluated again with other seeds
+SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
+COMPARED = 12  # best trials among which finalists are looked for
+ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
+
+
+@dataclass(frozen=True)
+class EnsembleChoice:
+    """The trials whose mean prediction is best on validation rows, and its score."""
+
+    members: list[Trial]
+    score: float | None
+
+    def better_than(self, score: float | None) -> bool:
+        """Return whether the mean scores above a single trial on rows that none of its models has seen."""
+        return self.score is not None and score is not None and self.score > score
+
+
+def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> dict[int, list[float]]:
+    """Return the scores of the finalists and the plain head, with other seeds too where there is time.
+
+    Returns:
+        One score per seed, by trial.
+    """
+    finalists = close_to_best(final, final.fully_evaluated())[:FINALISTS]
+    scores = {trial.number: [trial.best[1]] for trial in finalists if trial.best}
+    if plain is not None and plain.best and plain.best[0] == final.study.ladder.top:
+        scores.setdefault(plain.number, [plain.best[1]])
+    if len(finalists) < 2:
+        return scores
+    trials = [final.state.trials[number] for number in scores]
+    reserve = final.reserve(finalists[0])
+    seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
+    for seed in SEEDS:
+        if final.budget.deadline is None or seconds / final.workers * 1.3 + reserve > final.budget.left():
+            break
+        requests = [
+            final.request(EvaluateTrial, trial, seed, rung=final.study.ladder.top, fraction=1.0, predictions=path)
+            for trial in trials
+            if not (path := final.directory.seed_predictions(trial.number, seed)).exists()
+        ]
+        for request, outcome in final.run(requests, final.before_deadline(reserve)):
+            if outcome.outcome == "collapsed" and request.trial != 0:
+                scores.pop(request.trial)  # its first score was luck
+        trials = [trial for trial in trials if trial.number in scores]
+        paths = {trial.number: final.directory.seed_predictions(trial.number, seed) for trial in trials}
+        if not all(path.exists() for path in paths.values()):
+            break  # a mean over more seeds is compared with another over as many, or not at all
+        for number, path in paths.items():
+            rows, outputs = read_predictions(path)
+            targets = final.validation_targets[rows]
+            scores[number].append(measure(final.task.problem_type, final.metric, outputs, targets))
+    return scores
+
+
+def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[Trial]:
+    """Return the best trial and those that its validation rows cannot tell from it, best first."""
+    if not leaderboard:
+        return []
+    best = leaderboard[0]
+    predictions = final.predictions(best)
+    if predictions is None:
+        return [best]
+    rows, outputs = predictions
+    close = [best]
+    for trial in leaderboard[1:COMPARED]:
+        if trial.number == 0 or (other := final.predictions(trial)) is None:
+            continue
+        targets = final.validation_targets[rows]
+        comparison = compare(final.task.problem_type, final.metric, [outputs], [other[1]], targets)
+        if comparison.low <= 0:
+            close.append(trial)
+    return close
+
+
+def choose_winner(final: FinalEvaluation, scores: Mapping[int, list[float]]) -> Trial | None:
+    """Return the finalist with the best mean over its seeds; the plain head is not a finalist."""
+    finalists = [number for number in scores if number != 0]
+    if finalists:
+        return final.state.trials[max(finalists, key=lambda number: (float(np.mean(scores[number])), -number))]
+    best = best_with_training_run(final.study, final.folds)
+    return None if best is None or best.number == 0 else best
+
+
+def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
+    """Return the trials whose mean prediction is at least as good as the best alone."""
+    predicted = [(trial, final.predictions(trial)) for trial in final.fully_evaluated()]
+    available = [(trial, found) for trial, found in predicted if found is not None][:ENSEMBLE_CANDIDATES]
+    available = [(trial, found) for trial, found in available if final.study.checkpoints.latest(trial.number)]
+    if len(available) < 2:
+        return EnsembleChoice([], None)
+    outputs = [predictions for _, (_, predictions) in available]
+    targets = final.validation_targets[available[0][1][0]]
+    problem_type, metric = final.task.problem_type, final.metric
+    chosen = greedy_mean(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
+    score = measure(problem_type, metric, np.mean([outputs[i] for i in chosen], axis=0), targets)
+    return EnsembleChoice([available[i][0] for i in chosen], score)
+
+
+def temperature_of(final: FinalEvaluation, trial: Trial | None) -> float | None:
+    """Return the temperature that calibrates a candidate, fitted on rows it was not trained on."""
+    predictions = final.predictions(trial) if trial is not None else None
+    if predictions is None:
+        return None
+    rows, outputs = predictions
+    return round(fit_temperature(outputs, final.validation_targets[rows]), 4)

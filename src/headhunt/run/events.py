@@ -1,0 +1,262 @@
+"""Define the events of a ledger and encode each as one checked line of JSON.
+
+A line begins with the CRC-32 of the rest of it, so that a damaged record is found whatever the damage:
+
+    {"crc":"1f2e3d4c","schema":2,"event":"start","at":1731672000.123,"trial":4,"rung":0,"attempt":0}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+from zlib import crc32
+
+from headhunt.run.schema import SCHEMA, RunError, check_schema, is_bare_name
+
+OUTCOMES = {
+    "ok": "trained and scored",
+    "collapsed": "predicts one class, or its loss is constant or not a number",
+    "memory": "ran out of memory",
+    "limit": "slower or larger than allowed",
+    "lost": "its worker died",
+    "error": "failed for another reason",
+}
+STOPPED = "stopped"  # not a result: cut off by the deadline, to be continued when the search is resumed
+_PREFIX = b'{"crc":"'
+_BODY = len(_PREFIX) + 8 + 2  # where the rest of a line begins, after the checksum, its quote and a comma
+
+
+class Event:
+    """One thing that happened in a search."""
+
+    name: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    """The first record: what a resumed search must share with its beginning, and versions."""
+
+    name: ClassVar[str] = "run"
+    space: dict[str, Any]
+    task: str
+    """Fingerprint of the data."""
+    settings: dict[str, Any]
+    """Strategy, its options and the rungs; plain data that is only compared and shown."""
+    seed: int
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.space, dict) and isinstance(self.settings, dict), "space and settings are objects")
+        _require(isinstance(self.task, str) and _is_int(self.seed), "task is a string and seed a whole number")
+        _require(isinstance(self.versions, dict), "versions is an object")
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """The fraction of a trial's budget at each rung."""
+        ladder = self.settings.get("ladder")
+        fractions = ladder.get("fractions") if isinstance(ladder, dict) else None
+        return tuple(fractions) if isinstance(fractions, list | tuple) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAdded(Event):
+    """A new trial."""
+
+    name: ClassVar[str] = "trial"
+    trial: int
+    spec: dict[str, Any]
+    hash: str
+    params: dict[str, Any] | None
+    """Every parameter by its path, inactive ones too; None if the space cannot express the candidate."""
+    origin: str
+    bracket: int
+    """The rung it starts at."""
+
+    def __post_init__(self) -> None:
+        _require(_is_count(self.trial) and _is_count(self.bracket), "trial and bracket are counts")
+        _require(isinstance(self.spec, dict) and isinstance(self.hash, str), "spec is an object and hash a string")
+        _require(self.params is None or isinstance(self.params, dict), "params is an object or null")
+        _require(isinstance(self.origin, str), "origin is a string")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted(Event):
+    """A trial was sent to a worker."""
+
+    name: ClassVar[str] = "start"
+    trial: int
+    rung: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        _require(_is_count(self.trial) and _is_count(self.rung), "trial and rung are counts")
+        _require(_is_count(self.attempt), "attempt is a count")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished(Event):
+    """The result of a trial at a rung."""
+
+    name: ClassVar[str] = "result"
+    trial: int
+    rung: int
+    outcome: str
+    score: float | None
+    seconds: float
+    examples: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(_is_count(self.trial) and _is_count(self.rung), "trial and rung are counts")
+        _require(self.outcome in OUTCOMES, f"outcome is one of {', '.join(OUTCOMES)}")
+        scored = _is_number(self.score) if self.outcome == "ok" else self.score is None
+        _require(scored, "score is a number if the outcome is ok, else null")
+        _require(_is_number(self.seconds) and self.seconds >= 0, "seconds is a number, not negative")
+        _require(_is_count(self.examples) and isinstance(self.extra, dict), "examples is a count and extra an object")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSaved(Event):
+    """A model was saved as the best so far."""
+
+    name: ClassVar[str] = "model"
+    trial: int
+    folder: str
+    """Name of its directory among the models of the run."""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.trial) and self.trial >= -1, "trial is a count, or -1 for the first model")
+        _require(is_bare_name(self.folder), "folder is a bare name")
+        _require(_is_number(self.seconds), "seconds is a number")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed(Event):
+    """A request beside the trials failed, such as saving a model."""
+
+    name: ClassVar[str] = "failure"
+    trial: int
+    request: str
+    outcome: str
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_is_int(self.trial), "trial is a whole number")
+        _require(all(isinstance(text, str) for text in (self.request, self.outcome, self.message)), "texts are strings")
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed(Event):
+    """A new writer continues the run; trials that were running are queued again."""
+
+    name: ClassVar[str] = "resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class TestEvaluated(Event):
+    """The test rows were used: models predicted them."""
+
+    name: ClassVar[str] = "test"
+    models: list[str]
+
+    def __post_init__(self) -> None:
+        _require(
+            isinstance(self.models, list) and all(isinstance(name, str) for name in self.models), "models is a list"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded(Event):
+    """The search phase ended."""
+
+    name: ClassVar[str] = "end"
+    reason: str
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.reason, str), "reason is a string")
+
+
+_EVENTS: tuple[type[Event], ...] = (
+    RunStarted,
+    TrialAdded,
+    TrialStarted,
+    TrialFinished,
+    ModelSaved,
+    RequestFailed,
+    RunResumed,
+    TestEvaluated,
+    SearchEnded,
+)
+EVENTS = {event.name: event for event in _EVENTS}
+_FIELDS = {event: tuple(item.name for item in fields(event)) for event in _EVENTS}  # type: ignore[arg-type]
+
+
+def encode(event: Event, at: float) -> bytes:
+    """Return an event as a line of the ledger.
+
+    Args:
+        event: The event.
+        at: Seconds since 1970.
+    """
+    record = {"schema": SCHEMA, "event": event.name, "at": at}
+    record |= {name: getattr(event, name) for name in _FIELDS[type(event)]}
+    body = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()[1:]
+    return _PREFIX + b"%08x" % crc32(body) + b'",' + body + b"\n"
+
+
+def decode(line: bytes) -> tuple[float, Event]:
+    """Return the time and the event of a line, without its newline.
+
+    Raises:
+        RunError: If the line is damaged, of another version, or not a valid event.
+    """
+    body = line[_BODY:]
+    if not line.startswith(_PREFIX) or line[_BODY - 2 : _BODY] != b'",':
+        if line.startswith(b'{"schema": 1,'):
+            check_schema(1, "The ledger")
+        raise RunError("a record begins with its checksum")
+    if line[len(_PREFIX) : len(_PREFIX) + 8] != b"%08x" % crc32(body):
+        raise RunError("the checksum does not fit the record")
+    try:
+        record = json.loads(b"{" + body)
+    except ValueError as error:
+        raise RunError(f"the record is not JSON ({error})") from None
+    return _event(record)
+
+
+def _event(record: Mapping[str, Any]) -> tuple[float, Event]:
+    values = dict(record)
+    check_schema(values.pop("schema", None), "The ledger")
+    name, at = values.pop("event", None), values.pop("at", None)
+    cls = EVENTS.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise RunError(f"the event is one of {', '.join(EVENTS)}; found {name!r}")
+    if not isinstance(at, int | float) or not _is_number(at):
+        raise RunError("the time of an event is a number")
+    try:
+        return float(at), cls(**values)
+    except TypeError as error:
+        raise RunError(f"the event {name!r} does not have these fields ({error})") from None
+    except ValueError as error:
+        raise RunError(f"in the event {name!r}, {error}") from None
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -1,0 +1,202 @@
+"""The results of a search, an ablation and an importance analysis, as they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headhunt.evaluation import Score
+from headhunt.spec import Spec
+
+Delivered = Literal["winner", "plain", "best so far"]
+Claim = Literal["gain", "no gain", "untested"]
+WINNER, PLAIN, ENSEMBLE = "winner", "plain", "ensemble"  # the models that are tested
+
+
+@dataclass(frozen=True)
+class TrialSummary:
+    """A trial and its score on validation rows."""
+
+    trial: int
+    spec: Spec
+    rung: int | None
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds per call."""
+
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """The cost of using a model."""
+
+    latency: dict[str, Latency]
+    """By batch size."""
+    parameters: int
+    megabytes: float
+    gflops: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate that could not be told from the best by its validation rows."""
+
+    trial: int
+    scores: tuple[float, ...]
+    """One per seed."""
+    cost: ModelCost | None = None
+
+
+@dataclass(frozen=True)
+class RungSummary:
+    """The results and the cost of one rung."""
+
+    rung: int
+    fraction: float
+    results: int
+    promoted: int
+    failed: int
+    seconds: float
+    best: float | None
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Rows predicted with about the same confidence."""
+
+    confidence: float
+    accuracy: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A row that the model gets wrong."""
+
+    text: str
+    label: str
+    prediction: str
+    confidence: float
+    text_b: str | None = None
+    plain_prediction: str | None = None
+    """The prediction of the plain head."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """Scores on the test rows, by model: `winner`, `plain`, `ensemble`."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    rows: int
+    scores: dict[str, dict[str, Score]]
+    """By model, then by metric."""
+    confusion: dict[str, list[list[int]]] = field(default_factory=dict)
+    calibration: tuple[ReliabilityBin, ...] = ()
+    """Of the winner."""
+    temperature: float | None = None
+    """The temperature that calibrates the winner, fitted on validation rows."""
+    mistakes: tuple[Mistake, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the winner is better than the plain head, and what was delivered."""
+
+    delivered: Delivered
+    claim: Claim
+    sentence: str
+    gain: float | None = None
+    """Difference of the metric on the test rows, signed so that above 0 is better."""
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    """Two-sided."""
+    training_std_error: float | None = None
+    """The part of the standard error that is due to chance in training."""
+    training_runs: int = 0
+    """Training runs of each that were compared."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search ended with."""
+
+    reason: str
+    """Why the search ended."""
+    metric: str
+    trials: int
+    results: int
+    """Final results, over all rungs."""
+    seconds: float
+    examples: int
+    """Training examples seen by all trials."""
+    evaluated_on: str
+    verdict: Verdict
+    model: str | None = None
+    """The delivered model, a directory of the run."""
+    model_from: str | None = None
+    """The saved model it is a copy of."""
+    winner_model: str | None = None
+    """The winner's model among the saved models, delivered or not."""
+    winner: TrialSummary | None = None
+    plain: TrialSummary | None = None
+    ensemble: str | None = None
+    """The ensemble, a directory of the run, if it is better than the winner on validation rows."""
+    ensemble_members: tuple[int, ...] = ()
+    ensemble_score: float | None = None
+    """On validation rows."""
+    finalists: tuple[Finalist, ...] = ()
+    rungs: tuple[RungSummary, ...] = ()
+    test: TestResult | None = None
+    test_evaluations: int = 0
+    """How often models predicted the test rows, in this run and the ones it resumed."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AblationItem:
+    """The winner with one thing changed."""
+
+    name: str
+    score: float
+    difference: float
+    """Change of the metric, signed so that below 0 means the thing helped."""
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class AblationResult:
+    """The effect of each part and recipe item of the winner."""
+
+    trial: int
+    metric: str
+    rows: int
+    base: Score
+    """The winner."""
+    items: tuple[AblationItem, ...]
+    failed: tuple[str, ...] = ()
+    """Variants that could not be evaluated."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The share of the variance of scores that a parameter explains."""
+
+    name: str
+    importance: float
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Parameters, most important first."""
+
+    items: tuple[Importance, ...]

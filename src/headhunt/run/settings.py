@@ -1,0 +1,71 @@
+"""The settings of a search, stored so that it can be resumed and repeated."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from headhunt.run.task import TaskInfo
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of a search.
+
+    Permission to run remote code and the address of a cluster are never stored: they must be given again.
+    """
+
+    encoder: str
+    space: dict[str, Any]
+    """The search space as plain data."""
+    strategy: str = "bohb"
+    metric: str = "accuracy"
+    time: float | None = 600.0
+    """Seconds; None is no limit."""
+    trials: int | None = None
+    """Maximum number of trials."""
+    target: float | None = None
+    """A score that ends the search."""
+    seed: int = 0
+    workers: int | None = None
+    device: str | None = None
+    precision: str = "auto"
+    max_latency: float | None = None
+    """Milliseconds."""
+    max_size: float | None = None
+    """Megabytes."""
+    calibrate: bool = False
+    max_length: int | None = None
+
+    def command(self, task: TaskInfo, space: str) -> list[str]:
+        """Return the command that repeats the search, option by option; DATA and TEST stand for the user's files.
+
+        Args:
+            task: Description of the data.
+            space: Name of the space, or of a file that holds it.
+        """
+        options: dict[str, Any] = {
+            "--test": "TEST" if task.test_given else None,
+            "--limit": task.limit,
+            "--encoder": self.encoder,
+            "--max-length": self.max_length,
+            "--time": "none" if self.time is None else f"{self.time:g}s",
+            "--trials": self.trials,
+            "--target": self.target,
+            "--text": task.columns.text,
+            "--text-b": task.columns.text_b,
+            "--label": task.columns.label,
+            "--problem-type": task.problem_type,
+            "--space": space,
+            "--strategy": self.strategy,
+            "--metric": self.metric,
+            "--workers": self.workers,
+            "--seed": self.seed,
+            "--device": self.device,
+            "--precision": self.precision,
+            "--max-latency": None if self.max_latency is None else f"{self.max_latency:g}ms",
+            "--max-size": None if self.max_size is None else f"{self.max_size:g}MB",
+        }
+        words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+        return ["headhunt search DATA", *words, *(["--calibrate"] if self.calibrate else [])]

@@ -1,0 +1,260 @@
+"""Derive the state of a search from the events of its ledger.
+
+`State` is a pure function of the events. A search that is resumed, the report and the terminal all see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from headhunt.run.events import (
+    Event,
+    ModelSaved,
+    RequestFailed,
+    RunResumed,
+    RunStarted,
+    SearchEnded,
+    TestEvaluated,
+    TrialAdded,
+    TrialFinished,
+    TrialStarted,
+)
+from headhunt.run.schema import RunError
+from headhunt.spec import Spec
+
+RETRIES = {"lost": 3, "memory": 1}  # how often a trial with such an outcome runs again before the outcome counts
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The response of a worker to a request."""
+
+    outcome: str
+    """One of OUTCOMES, or STOPPED."""
+    score: float | None = None
+    """Higher is better; None unless the outcome is ok."""
+    seconds: float = 0.0
+    examples: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further measurements: messages, losses, cost."""
+
+
+@dataclass
+class Trial:
+    """A candidate and its results."""
+
+    number: int
+    spec_data: dict[str, Any]
+    """The spec as plain data; `spec` is the parsed one."""
+    hash: str
+    params: dict[str, Any] | None
+    """Every parameter by its path, inactive ones too; None if the space cannot express the candidate."""
+    origin: str
+    bracket: int
+    """The rung it starts at."""
+    results: dict[int, Outcome] = field(default_factory=dict)
+    """The final outcome of each rung."""
+    reached: int = -1
+    """The highest rung ever started."""
+    losses: dict[int, int] = field(default_factory=dict)
+    """How often its worker died at each rung."""
+    out_of_memory: int = 0
+    """How often it ran out of memory."""
+    attempts: int = 0
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The candidate."""
+        return Spec.from_dict(self.spec_data)
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """The highest rung with a score, and that score."""
+        scored = [(rung, result.score) for rung, result in self.results.items() if result.score is not None]
+        return max(scored) if scored else None
+
+    @property
+    def seconds(self) -> float:
+        """Worker time of all its results."""
+        return sum(result.seconds for result in self.results.values())
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Number of micro-batches per step; doubled each time the trial ran out of memory."""
+        return int(2**self.out_of_memory)
+
+    def add_result(self, rung: int, outcome: Outcome) -> bool:
+        """Record an outcome; return False if the rung is to be run again."""
+        if outcome.outcome == "lost":
+            self.losses[rung] = self.losses.get(rung, 0) + 1
+            if self.losses[rung] <= RETRIES["lost"]:
+                return False
+        if outcome.outcome == "memory":
+            self.out_of_memory += 1
+            if self.out_of_memory <= RETRIES["memory"]:
+                return False
+        self.results[rung] = outcome
+        return True
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The best model on disk while a search runs."""
+
+    folder: str
+    """Name of its directory among the models of the run."""
+    trial: int
+    """The trial it came from; -1 for the first model."""
+
+
+@dataclass
+class State:
+    """The state of a search after some events; nothing but `apply` changes it."""
+
+    started: RunStarted | None = None
+    """The first event."""
+    started_at: float | None = None
+    """Its time, in seconds since 1970."""
+    trials: list[Trial] = field(default_factory=list)
+    hashes: dict[str, int] = field(default_factory=dict)
+    """Trial number by spec hash."""
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Rung by trial: what to start before anything new is proposed."""
+    running: dict[int, int] = field(default_factory=dict)
+    """Rung by trial."""
+    settled: list[tuple[int, int]] = field(default_factory=list)
+    """Trial and rung of every final result, in order."""
+    times: list[float] = field(default_factory=list)
+    """Seconds of searching until each final result, without pauses between a stop and a resume."""
+    elapsed: float = 0.0
+    """Seconds of searching so far, without pauses."""
+    model: SavedModel | None = None
+    """The best model on disk."""
+    seconds: float = 0.0
+    """Worker time of all results."""
+    ended: str | None = None
+    """Why the search ended; None while it runs."""
+    test_evaluations: int = 0
+    """How often models predicted the test rows."""
+    _at: float | None = None
+    _paused: bool = False
+
+    def apply(self, event: Event, at: float) -> bool:
+        """Take in one event; return True if it is a result that is final for its rung.
+
+        Args:
+            event: The next event.
+            at: Its time, in seconds since 1970.
+
+        Raises:
+            RunError: If the event does not fit the ones before it.
+        """
+        try:
+            self._advance_clock(event, at)
+            return bool(_HANDLERS[type(event)](self, event))
+        except (KeyError, IndexError) as error:
+            raise RunError(f"the event {event.name!r} does not fit the ones before it ({error!r})") from None
+
+    def _advance_clock(self, event: Event, at: float) -> None:
+        resumed = isinstance(event, RunResumed)
+        paused = resumed or self.ended is not None
+        # Reopened for a verdict or an ablation: no trial was started, so this was no searching.
+        paused = paused or (isinstance(event, SearchEnded) and self._paused)
+        if self._at is not None and not paused:
+            self.elapsed += max(0.0, at - self._at)
+        self._at = at
+        self.started_at = at if self.started_at is None else self.started_at
+        self._paused = resumed or (self._paused and not isinstance(event, TrialStarted))
+
+    def _run_started(self, event: RunStarted) -> None:
+        if self.started is not None:
+            raise RunError("a ledger has one run event, the first; found a second")
+        self.started = event
+
+    def _trial_added(self, event: TrialAdded) -> None:
+        if event.trial != len(self.trials) or event.hash in self.hashes:
+            raise RunError(f"trials are numbered in order and differ; found trial {event.trial}, {event.hash}")
+        self.trials.append(Trial(event.trial, event.spec, event.hash, event.params, event.origin, event.bracket))
+        self.hashes[event.hash] = event.trial
+        self.waiting[event.trial] = event.bracket
+
+    def _trial_started(self, event: TrialStarted) -> None:
+        trial = self.trials[event.trial]
+        trial.reached = max(trial.reached, event.rung)
+        trial.attempts += 1
+        self.waiting.pop(event.trial, None)
+        self.running[event.trial] = event.rung
+        self.ended = None
+
+    def _trial_finished(self, event: TrialFinished) -> bool:
+        if self.running.pop(event.trial) != event.rung:
+            raise RunError(f"a result follows a start; found trial {event.trial} at rung {event.rung}")
+        outcome = Outcome(event.outcome, event.score, event.seconds, event.examples, event.extra)
+        self.seconds += outcome.seconds
+        if self.trials[event.trial].add_result(event.rung, outcome):
+            self.settled.append((event.trial, event.rung))
+            self.times.append(self.elapsed)
+            return True
+        self.waiting[event.trial] = event.rung
+        return False
+
+    def _model_saved(self, event: ModelSaved) -> None:
+        self.model = SavedModel(event.folder, event.trial)
+
+    def _request_failed(self, event: RequestFailed) -> None:
+        """Change nothing: the record is for people who look for a reason."""
+
+    def _run_resumed(self, event: RunResumed) -> None:
+        # Workers of the last writer are gone; that is not a failure of their trials.
+        self.waiting = {**self.running, **self.waiting}
+        self.running = {}
+        self.ended = None
+
+    def _test_evaluated(self, event: TestEvaluated) -> None:
+        self.test_evaluations += 1
+
+    def _search_ended(self, event: SearchEnded) -> None:
+        self.ended = event.reason
+
+    def leaderboard(self) -> list[Trial]:
+        """Return trials with a score, best first: a higher rung comes before a lower one, then the score decides."""
+        return sorted((trial for trial in self.trials if trial.best), key=_rank, reverse=True)
+
+    @property
+    def best(self) -> Trial | None:
+        """The first of the leaderboard."""
+        return max((trial for trial in self.trials if trial.best), key=_rank, default=None)
+
+    @property
+    def plain(self) -> Trial | None:
+        """The plain head, which is always trial 0."""
+        return self.trials[0] if self.trials else None
+
+
+_HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {
+    RunStarted: State._run_started,
+    TrialAdded: State._trial_added,
+    TrialStarted: State._trial_started,
+    TrialFinished: State._trial_finished,
+    ModelSaved: State._model_saved,
+    RequestFailed: State._request_failed,
+    RunResumed: State._run_resumed,
+    TestEvaluated: State._test_evaluated,
+    SearchEnded: State._search_ended,
+}
+
+
+def _rank(trial: Trial) -> tuple[int, float, int]:
+    assert trial.best is not None
+    return (*trial.best, -trial.number)
+
+
+def replay(events: Iterable[tuple[float, Event]]) -> State:
+    """Return the state after these events, each with its time."""
+    state = State()
+    for at, event in events:
+        state.apply(event, at)
+    return state

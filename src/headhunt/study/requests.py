@@ -1,0 +1,90 @@
+"""The requests that a search sends to its workers, one type per job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headhunt.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A job about one candidate."""
+
+    trial: int
+    spec: Spec
+    seed: int
+    gradient_accumulation_steps: int = 1
+    """Number of micro-batches per step, to save memory."""
+    attempt: int = 0
+    deadline: float | None = None
+    """Seconds since 1970 at which to stop."""
+    worker_timeout: float | None = None
+    """Seconds after which the executor replaces a worker that does not respond."""
+
+    @property
+    def name(self) -> str:
+        """The name of the job, for records."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateTrial(Request):
+    """Train a candidate for a fraction of its budget and score it on rows it was not trained on."""
+
+    rung: int
+    fraction: float
+    """Fraction of the candidate's examples seen at the end of this rung."""
+    checkpoint: Path | None = None
+    """Directory for the state at the end of this rung."""
+    resume_from: Path | None = None
+    """Directory of the state to continue from; if it is missing, training starts from the seed."""
+    predictions: Path | None = None
+    """File for the predictions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitAllRows(Request):
+    """Train a candidate on all rows and save the model."""
+
+    out: Path
+    keep_unfinished: bool = False
+    """Whether a model whose training was cut off by the deadline is saved all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveFirstFold(Request):
+    """Save the model of a candidate's first fold."""
+
+    checkpoint: Path
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveAllFolds(Request):
+    """Save a model of each of a candidate's folds, as members of an ensemble."""
+
+    checkpoint: Path
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictTestRows(Request):
+    """Predict the test rows with a saved model."""
+
+    model: Path
+    predictions: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictTestRowsByFold(Request):
+    """Predict the test rows with the model of each fold of a checkpoint."""
+
+    checkpoint: Path
+    predictions: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureCost(Request):
+    """Measure latency, size and FLOPs of a candidate."""
