@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from headhunt.errors import ModelError, not_a_model
+from headhunt.errors import ModelError
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import load_tokenizer, quiet
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.report.model_card import write as write_card
+from headhunt.run.directory import not_a_model
 from headhunt.spec import Recipe, Spec
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length, tokenise

@@ -5,7 +5,8 @@ Every variant is evaluated on the same rows with the same seeds as the winner, a
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,23 @@ def variants(spec: Spec, rows: int) -> dict[str, Spec]:
             variant = replace(spec, **{part: replace(current, **{field.name: replacement})}).canonical()
             if variant.hash != spec.hash:
                 changed[f"{NAMES[field.name]}: {_word(value)} → {_word(replacement)}"] = variant
+            for name, nested in _nested_variants(value):
+                variant = replace(spec, **{part: replace(current, **{field.name: nested})}).canonical()
+                if variant.hash != spec.hash:
+                    changed[f"{NAMES[field.name]}, {name}"] = variant
     return changed
+
+
+def _nested_variants(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a part of the head or recipe with one thing changed: a switch turned off, or a value at its default."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return
+    for field in fields(part):
+        value = getattr(part, field.name)
+        replacement = False if value is True else field.default
+        if value != replacement and replacement is not MISSING:
+            name = f"{field.name.replace('_', ' ')}: {_word(value)} → {_word(replacement)}"
+            yield name, replace(part, **{field.name: replacement})
 
 
 def _word(value: Any) -> str:
@@ -106,23 +123,31 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     if not outputs[""]:
         raise HeadhuntError("The winner could not be evaluated again in the time given.")
     targets, problem_type = final.validation_targets[rows], final.task.problem_type
-    base = evaluate(problem_type, outputs[""][0], targets, final.task.labels).scores[final.metric]
+    winner = next(iter(outputs[""].values()))
+    base = evaluate(problem_type, winner, targets, final.task.labels).scores[final.metric]
     items = []
-    for name in [name for name in specs if name and outputs[name]]:
-        variant = outputs[name]
-        comparison = compare(problem_type, final.metric, variant, outputs[""][: len(variant)], targets)
+    for name in specs:
+        shared = [seed for seed in outputs[name] if seed in outputs[""]]
+        if not name or not shared:
+            continue
+        pair = [[outputs[key][seed] for seed in shared] for key in (name, "")]
+        comparison = compare(problem_type, final.metric, pair[0], pair[1], targets)
+        # Gains are signed so that higher is better; the score of an error falls as it gets better.
+        score = base.value + (-comparison.gain if final.metric == "mse" else comparison.gain)
         items.append(
             AblationItem(
                 name=name,
-                score=base.value + comparison.gain,
+                score=score,
                 difference=comparison.gain,
                 low=comparison.low,
                 high=comparison.high,
-                seeds=len(variant),
+                seeds=len(shared),
+                significant=len(shared) > 1 and not comparison.low <= 0 <= comparison.high,
             )
         )
     items.sort(key=lambda item: item.difference)
-    failed = tuple(name for name in specs if name and not outputs[name])
+    evaluated = {item.name for item in items}
+    failed = tuple(name for name in specs if name and name not in evaluated)
     result = AblationResult(trial_number, final.metric, len(rows), base, tuple(items), failed)
     final.directory.write_ablation(result)
     return result
@@ -141,15 +166,15 @@ def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path:
 
 def _read_outputs(
     final: FinalEvaluation, specs: dict[str, Spec], seeds: int
-) -> tuple[np.ndarray, dict[str, list[np.ndarray]]]:
+) -> tuple[np.ndarray, dict[str, dict[int, np.ndarray]]]:
     """Return the rows, and the outputs of each variant by seed."""
     rows = np.arange(0)
-    outputs: dict[str, list[np.ndarray]] = {name: [] for name in specs}
+    outputs: dict[str, dict[int, np.ndarray]] = {name: {} for name in specs}
     for name, variant in specs.items():
         for seed in range(seeds):
             path = final.directory.ablation_predictions(variant.hash, seed)
             if path.exists():
                 evaluated, predicted = read_predictions(path)
                 rows = evaluated if name == "" else rows
-                outputs[name].append(predicted)
+                outputs[name][seed] = predicted
     return rows, outputs

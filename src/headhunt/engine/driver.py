@@ -277,10 +277,16 @@ class SearchDriver:
 
     @staticmethod
     def _refuse_if_nothing_trained(state: State) -> None:
-        failed = [result for trial in state.trials for result in trial.results.values() if result.outcome == "error"]
-        if failed and state.best is None and state.model is None:
-            message = failed[0].extra.get("message", "no message")
-            raise HeadhuntError(f"No candidate could be trained. The first one failed with: {message}")
+        if state.best is not None or state.model is not None:
+            return
+        results = [result for trial in state.trials for result in trial.results.values()]
+        for outcome, sentence in (
+            ("error", "No candidate could be trained. The first one failed with: {message}"),
+            ("limit", "No candidate is within max_latency= and max_size=. The first one {message}."),
+        ):
+            messages = [result.extra.get("message", "") for result in results if result.outcome == outcome]
+            if messages:
+                raise HeadhuntError(sentence.format(message=messages[0]))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from headhunt.engine.verdict import conclude
 from headhunt.evaluation import Comparison, compare, decide, evaluate, reliability
 from headhunt.run import schema
 from headhunt.run.directory import is_model, read_test_predictions
-from headhunt.run.events import TestEvaluated
+from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
     PLAIN,
@@ -152,7 +152,7 @@ def _fit_all_rows(
         beside: Jobs for workers that have no model to train.
     """
     predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
-    for seed in range(training_runs or DEFAULT_TRAINING_RUNS):
+    for seed in range(DEFAULT_TRAINING_RUNS if training_runs is None else training_runs):
         untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
         seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         seconds *= max(1.0, len(untrained) / final.workers)
@@ -165,11 +165,7 @@ def _fit_all_rows(
             for trial in untrained
         ]
         final.run([*requests, *(missing(beside) if not seed else ())], until)
-    seeds = range(10)
-    return {
-        trial.number: [path for seed in seeds if is_model(path := final.directory.final_model(trial.number, seed))]
-        for trial in trials
-    }
+    return {trial.number: final.directory.final_models(trial.number) for trial in trials}
 
 
 def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job]:
@@ -213,7 +209,7 @@ def _predict_test_rows(
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
     predictions = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
     if predictions:
-        final.study.ledger.append(TestEvaluated(sorted(predictions)))
+        final.study.ledger.append(FinalTestRun(sorted(predictions)))
     members = [_folds_name(trial) for trial in choice.members]
     if members and all(name in predictions for name in members):
         predictions[ENSEMBLE] = np.mean([predictions[name].mean(0) for name in members], axis=0)[None]

@@ -17,6 +17,7 @@ from headhunt.engine.options import (
     parse_duration,
     parse_quantity,
 )
+from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, check_metric
 from headhunt.report.notebook import search_card
 from headhunt.run.directory import RunDirectory
@@ -26,7 +27,7 @@ from headhunt.run.schema import RunError
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.run.task import TaskInfo, save_task
-from headhunt.spec import DEFAULT_ENCODER, Space, Spec
+from headhunt.spec import DEFAULT_ENCODER, NAMED, Choice, Space, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.study import Limits
 
@@ -176,8 +177,8 @@ def search(
     metric = metric or DEFAULT_METRIC[task.problem_type]
     check_metric(task.problem_type, metric)
     check_target(target, metric)
-    encoder = encoder or DEFAULT_ENCODER
-    layers = layers_of_encoder(encoder, trust_remote_code)
+    chosen, encoder = _resolve_space(space, encoder, trust_remote_code)
+    layers_of_encoder(encoder, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
         from headhunt.modeling.build import check_length
 
@@ -187,7 +188,7 @@ def search(
         raise RunError(f"out= must be a new directory; {directory.path} holds a search. Resume it, or use another.")
     settings = SearchSettings(
         encoder=encoder,
-        space=(space if isinstance(space, Space) else Space.load(str(space), layers)).to_dict(),
+        space=chosen.to_dict(),
         strategy=strategy,
         metric=metric,
         time=seconds,
@@ -236,9 +237,8 @@ def resume(
     if time is None and settings.time is not None:
         done = state.ended == "time" and directory.result.exists()
         seconds, total = 0.0 if done else settings.time - state.elapsed, settings.time
-        if seconds <= 0 and trials is None:
+        if seconds <= 0:
             raise RunError(f"The search has used its {settings.time:.0f} s. Give time= for how much longer it may run.")
-        seconds = seconds if seconds > 0 else None
     if trials is not None:
         settings = replace(settings, trials=trials)
     if workers is not None:
@@ -269,6 +269,7 @@ def verdict(
         trust_remote_code: As for `search`; must be given again.
         view: As for `search`.
     """
+    _check_seeds(seeds)
     _driver(folder, time, workers, Resources(ray, trust_remote_code), view).evaluate_again(seeds)
     return Search(folder)
 
@@ -294,6 +295,7 @@ def ablate(
         trust_remote_code: As for `search`; must be given again.
         view: As for `search`.
     """
+    _check_seeds(seeds)
     handle = Search(folder)
     result, best = handle.result, handle.best
     winner = result.winner.trial if result and result.winner else best.number if best else None
@@ -303,6 +305,26 @@ def ablate(
     with driver.open() as study:
         driver.mark_ended(study)
         return run_ablation(driver.final_evaluation(study), winner, seeds)
+
+
+def _check_seeds(seeds: int) -> None:
+    if seeds < 1:
+        raise HeadhuntError(f"seeds= must be at least 1; found {seeds}.")
+
+
+def _resolve_space(space: str | Path | Space, encoder: str | None, trust_remote_code: bool) -> tuple[Space, str]:
+    """Return the space, and the encoder of the plain head: the one the space names, or the one that was given."""
+    if str(space) in NAMED and not isinstance(space, Space):
+        encoder = encoder or DEFAULT_ENCODER
+        return Space.load(str(space), layers_of_encoder(encoder, trust_remote_code)), encoder
+    chosen = space if isinstance(space, Space) else Space.load(str(space))
+    named = chosen.tree.get("encoder")
+    if named is None:
+        return chosen, encoder or DEFAULT_ENCODER
+    options = list(named.options) if isinstance(named, Choice) else [named]
+    if encoder is not None and encoder not in options:
+        raise HeadhuntError(f"encoder= must be left out, since the space names {', '.join(options)}; found {encoder}.")
+    return chosen, encoder or str(options[0])
 
 
 def _driver(

@@ -47,7 +47,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> dict[int,
     reserve = final.reserve(finalists[0])
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
     for seed in SEEDS:
-        if final.budget.deadline is None or seconds / final.workers * 1.3 + reserve > final.budget.left():
+        if seconds / final.workers * 1.3 + reserve > final.budget.left():
             break
         requests = [
             final.request(EvaluateTrial, trial, seed, rung=final.study.ladder.top, fraction=1.0, predictions=path)

@@ -24,9 +24,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
+from headhunt.errors import ModelError
 from headhunt.run import schema
 from headhunt.run.results import AblationResult, Importances, SearchResult
 from headhunt.run.schema import RunError
@@ -148,6 +150,12 @@ class RunDirectory:
         """Return the directory of a trial's model, trained on all rows with a seed."""
         return self.models / f"{trial:06d}-all{f'-{seed}' if seed else ''}"
 
+    def final_models(self, trial: int) -> list[Path]:
+        """Return a trial's complete models that were trained on all rows, by seed."""
+        named = {path: path.name.rpartition("-all")[2] for path in self.models.glob(f"{trial:06d}-all*")}
+        seeds = {path: int(suffix[1:] or 0) for path, suffix in named.items() if suffix[1:].isdigit() or not suffix}
+        return [path for path in sorted(seeds, key=seeds.__getitem__) if is_model(path)]
+
     def read_settings(self) -> SearchSettings:
         """Read the settings of the search.
 
@@ -248,11 +256,8 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         RunError: If the file is missing or damaged.
     """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["rows"], arrays["outputs"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise RunError(f"{path} must hold predictions; it cannot be read ({error}).") from None
+    rows, outputs = _read_arrays(path, "rows", "outputs")
+    return rows, outputs
 
 
 def read_test_predictions(path: Path) -> np.ndarray:
@@ -261,10 +266,14 @@ def read_test_predictions(path: Path) -> np.ndarray:
     Raises:
         RunError: If the file is missing or damaged.
     """
+    return _read_arrays(path, "outputs")[0]
+
+
+def _read_arrays(path: Path, *names: str) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return np.asarray(arrays["outputs"])
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return [np.asarray(arrays[name]) for name in names]
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise RunError(f"{path} must hold predictions; it cannot be read ({error}).") from None
 
 
@@ -292,3 +301,16 @@ def removable(sizes: Mapping[Key, int], keep: Sequence[Key], budget: int | None)
             remove.append(key)
             total -= sizes[key]
     return remove
+
+
+def not_a_model(folder: Path) -> ModelError:
+    """Return the error for a directory that is given as a saved model and is not one, with what to give instead."""
+    must = f"{folder} must be a directory that Headhunt saved"
+    if not folder.exists():
+        return ModelError(f"{must}; it does not exist. Check the path.")
+    directory = RunDirectory(folder)
+    if directory.exists():
+        models = [path for path in (directory.model, directory.path / "best") if is_model(path)]
+        hint = f"Use {models[0]}." if models else "It has no model yet; resume the search."
+        return ModelError(f"{must}; it is the run directory of a search. {hint}")
+    return ModelError(f"{must}; it has no {MODEL_INFO}.")

@@ -157,7 +157,7 @@ class RunResumed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TestEvaluated(Event):
+class FinalTestRun(Event):
     """The test rows were used: models predicted them."""
 
     name: ClassVar[str] = "test"
@@ -188,7 +188,7 @@ _EVENTS: tuple[type[Event], ...] = (
     ModelSaved,
     RequestFailed,
     RunResumed,
-    TestEvaluated,
+    FinalTestRun,
     SearchEnded,
 )
 EVENTS = {event.name: event for event in _EVENTS}

@@ -171,6 +171,9 @@ class AblationItem:
     low: float
     high: float
     seeds: int
+    """Training runs of each that were compared."""
+    significant: bool = False
+    """Whether the interval excludes 0; never with one seed, which says nothing about chance in training."""
 
 
 @dataclass(frozen=True)

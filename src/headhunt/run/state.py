@@ -12,12 +12,12 @@ from typing import Any
 
 from headhunt.run.events import (
     Event,
+    FinalTestRun,
     ModelSaved,
     RequestFailed,
     RunResumed,
     RunStarted,
     SearchEnded,
-    TestEvaluated,
     TrialAdded,
     TrialFinished,
     TrialStarted,
@@ -213,7 +213,7 @@ class State:
         self.running = {}
         self.ended = None
 
-    def _test_evaluated(self, event: TestEvaluated) -> None:
+    def _final_test_run(self, event: FinalTestRun) -> None:
         self.test_evaluations += 1
 
     def _search_ended(self, event: SearchEnded) -> None:
@@ -242,7 +242,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {
     ModelSaved: State._model_saved,
     RequestFailed: State._request_failed,
     RunResumed: State._run_resumed,
-    TestEvaluated: State._test_evaluated,
+    FinalTestRun: State._final_test_run,
     SearchEnded: State._search_ended,
 }
 

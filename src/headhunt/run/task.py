@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -112,10 +113,10 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
         if name not in info.rows:
             continue
         try:
-            with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+            with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 columns = [arrays[key] for key in ("targets", "groups", "keys", "words")]
             rows = Rows(name, map_arrow(folder / f"{name}.arrow"))
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)
     return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))

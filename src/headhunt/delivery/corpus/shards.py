@@ -35,7 +35,8 @@ from headhunt.data.inputs import (
     split_url,
 )
 from headhunt.data.problems import brief
-from headhunt.errors import HeadhuntError, ModelError, not_a_model
+from headhunt.errors import HeadhuntError, ModelError
+from headhunt.run.directory import not_a_model
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenising takes some hundred times as much memory
 _ROW = "\0row"  # a name no column has

@@ -27,7 +27,8 @@ from typing import Any
 from headhunt.delivery.serve.batching import Batcher
 from headhunt.delivery.serve.pages import describe
 from headhunt.delivery.serve.schemas import Limits, RefusedError, parse
-from headhunt.errors import HeadhuntError, ModelError, not_a_model
+from headhunt.errors import HeadhuntError, ModelError
+from headhunt.run.directory import not_a_model
 
 log = logging.getLogger("headhunt.serve")
 
