@@ -142,3 +142,10 @@ def browser(tmp_path_factory):
     opened = Browser(tmp_path_factory.mktemp("browser"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> Path:
+    """A cache directory of this test alone."""
+    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -139,9 +139,7 @@ def test_fit_learns_and_keeps_what_it_was_told(models):
     assert facts["out"] == str(folder) and facts["test"]["scores"]["accuracy"]["value"] > 0.8
     card = json.loads((folder / "headhunt.json").read_text())
     assert (
-        card["spec"]["recipe"]["learning_rate"] == 0.003
-        and card["labels"] == ["bad", "good"]
-        and card["schema"] == 1
+        card["spec"]["recipe"]["learning_rate"] == 0.003 and card["labels"] == ["bad", "good"] and card["schema"] == 1
     )
 
 

@@ -14,7 +14,6 @@ from headhunt.data import Task
 from headhunt.engine.trial_runner import Starting, TrialRunner
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
 from headhunt.modeling.build import load_tokenizer
-from headhunt.study.requests import EvaluateTrial
 from headhunt.run.task import save_task
 from headhunt.spec import Lora, Recipe, Smart, Spec
 from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError, attach

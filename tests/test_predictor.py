@@ -172,7 +172,7 @@ def test_a_folder_beside_the_model_is_told_apart(made, tmp_path):
     with pytest.raises(ModelError, match=rf"run directory .* no model yet: headhunt resume {run} --time"):
         open_model(run)
     made("plain").save(run / "model")
-    with pytest.raises(ModelError, match=rf"run directory of a search\. Give {run / 'model'}\."):
+    with pytest.raises(ModelError, match=rf"run directory of a search\. Use {run / 'model'}\."):
         open_model(run)
     made("plain").save(run / "ensemble" / "000001-0")
     save_ensemble(run / "ensemble", {})

@@ -18,7 +18,6 @@ from conftest import sentences
 from test_hunt import QUICK
 
 from headhunt.run.directory import Run
-from headhunt.study.requests import EvaluateTrial
 from headhunt.study.ray_executor import RayWorkers
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]

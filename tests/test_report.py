@@ -26,7 +26,6 @@ from headhunt.report.figures import SECTIONS, front, leaf_words, stages, ticks
 from headhunt.report.page import _confusion, render
 from headhunt.run.directory import Run
 from headhunt.run.state import Outcome
-from headhunt.study.requests import EvaluateTrial
 from headhunt.run.task import open_task, save_task
 from headhunt.spec import Choice, Int, Log, Space, Spec
 from headhunt.study.candidates import Candidates

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import Run
 from headhunt.run.events import STOPPED
-from headhunt.run.ledger import read_ledger
 from headhunt.run.state import Outcome, replay
-from headhunt.study.requests import EvaluateTrial
 from headhunt.spec import NAMED, Choice, Int, Log, Maybe, Space, Spec
 from headhunt.study.candidates import Candidates, along, at, within
 from headhunt.study.executors import Inline, guarded

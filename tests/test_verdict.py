@@ -21,7 +21,6 @@ from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, compare, fit_temperature, greedy_mean, reliability
 from headhunt.modeling.architecture import Blocks, Head, Mlp
 from headhunt.predictor import Predictor
-from headhunt.run.ledger import read_ledger
 from headhunt.run.state import Outcome
 from headhunt.spec import Recipe, Smart, Spec, plain
 from headhunt.study.ladder import Ladder

@@ -83,6 +83,7 @@ class SearchDriver:
         self._stop = threading.Event()
         self._study: Study | None = None
         self._stage = "starting"
+        self._ended_before: str | None = None  # why the search had ended when this session began
         self._seen = 0  # final results that were looked at
         self._best: tuple[tuple[int, float, int], Trial] | None = None
         self._requested: int | None = None  # the trial whose model was last requested
@@ -110,6 +111,7 @@ class SearchDriver:
     def open(self) -> Iterator[Study]:
         """Open the run for writing, start workers, and yield a study that has caught up with the ledger."""
         with LedgerWriter(self.directory) as ledger:
+            self._ended_before = ledger.state.ended
             if self.view:
                 self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
             executor = self._start_executor()
@@ -138,10 +140,9 @@ class SearchDriver:
             show_stage=show_stage,
         )
 
-    @staticmethod
-    def mark_ended(study: Study) -> str:
+    def mark_ended(self, study: Study) -> str:
         """Record that what follows is no searching, and return why the search ended."""
-        reason = study.state.ended or "resumed"
+        reason = self._ended_before or "resumed"
         study.ledger.append(SearchEnded(reason))
         return reason
 

@@ -1,0 +1,57 @@
+"""Options of a search: durations, quantities, targets and run directories."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headhunt.engine.options import (
+    MEGABYTES,
+    MILLISECONDS,
+    check_target,
+    new_run_directory,
+    parse_duration,
+    parse_quantity,
+)
+from headhunt.errors import HeadhuntError
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("45", 45), (7.5, 7.5), ("none", None)]
+)
+def test_parse_duration_reads_units(time, expected):
+    assert parse_duration(time) == expected
+
+
+@pytest.mark.parametrize("time", ["", "soon", "5x", "m", "-3s", "0s", "1.2.3s"])
+def test_parse_duration_refuses_other_text(time):
+    with pytest.raises(HeadhuntError, match="time= must be a duration"):
+        parse_duration(time)
+
+
+def test_parse_quantity_converts_units():
+    assert parse_quantity("20ms", MILLISECONDS, "max_latency", "20ms") == 20
+    assert parse_quantity("0.5 s", MILLISECONDS, "max_latency", "20ms") == 500
+    assert parse_quantity(7, MILLISECONDS, "max_latency", "20ms") == 7
+    assert parse_quantity("1GB", MEGABYTES, "max_size", "60MB") == 1000
+
+
+@pytest.mark.parametrize("value", ["fast", "0ms", "-3ms", "5 lightyears", -1, 0, -0.5, math.nan, math.inf])
+def test_parse_quantity_refuses_what_is_not_positive(value):
+    with pytest.raises(HeadhuntError, match="max_latency= must be above 0, such as 20ms"):
+        parse_quantity(value, MILLISECONDS, "max_latency", "20ms")
+
+
+@pytest.mark.parametrize(("target", "metric", "most"), [(90, "accuracy", 1), (0.5, "mse", 0), (math.nan, "mcc", 1)])
+def test_check_target_refuses_unreachable_score(target, metric, most):
+    with pytest.raises(HeadhuntError, match=f"at most {most}, such as .* found {target:g}"):
+        check_target(target, metric)
+    check_target(most, metric)
+
+
+def test_new_run_directory_avoids_existing_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(new_run_directory("my data/x")) == "runs/my-data-x"
+    (tmp_path / "runs" / "my-data-x").mkdir(parents=True)
+    assert str(new_run_directory("my data/x")) == "runs/my-data-x-2"

@@ -1,0 +1,254 @@
+"""A search from data to model, in this process: the run directory, stopping and resuming."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from searches import QUICK, make_task, run_search
+
+import headhunt
+from headhunt import Search
+from headhunt.engine import driver as driver_module
+from headhunt.engine.driver import Resources, SearchDriver
+from headhunt.errors import HeadhuntError
+from headhunt.run.events import ModelSaved
+from headhunt.run.ledger import LedgerWriter
+from headhunt.run.schema import RunError
+from headhunt.run.task import open_task
+from headhunt.spec import Choice, Space
+from headhunt.study.budget import TimeBudget
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
+    search = run_search(tmp_path, encoders())
+    board = search.leaderboard()
+    assert len(search.state.trials) == 8 and search.state.ended == "trials"
+    assert board[0].trial == search.best.number and board[0].rung == 2
+    full = [row.score for row in board if row.rung == 2]
+    assert full == sorted(full, reverse=True)
+    assert search.model_dir == tmp_path / "run" / "model" and search.result.winner.trial != 0
+    assert search.load().predict(["the movie was great"])[0].label in ("good", "bad")
+    info = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
+    verdict = search.result.verdict
+    assert info["task"]["trained_on"] == "all training rows"
+    assert info["trial"] == (search.result.winner.trial if verdict.delivered == "winner" else 0)
+    assert (verdict.claim == "gain") == (verdict.delivered == "winner") == ("A reliable gain" in verdict.sentence)
+
+
+def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
+    """A rule that always takes the ensemble, so that the saved one is compared with the tested one."""
+    better = "headhunt.engine.selection.EnsembleChoice.better_than"
+    monkeypatch.setattr(better, lambda self, score: self.score is not None)
+    search = run_search(tmp_path, encoders(), trials=12)
+    result = search.result
+    assert result.ensemble == "ensemble" and len(result.ensemble_members) >= 1 and "ensemble" in result.test.scores
+    ensemble = headhunt.load(tmp_path / "run" / "ensemble", precision="fp32")
+    assert len(ensemble.members) == 3 * len(result.ensemble_members)
+    test = open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
+    correct = ensemble.outputs(test.texts()).argmax(1) == test.targets
+    assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)
+    assert not list((tmp_path / "run").glob(".ensemble*"))
+
+
+def test_result_has_test_scores_of_winner_and_plain_head(tmp_path, encoders):
+    result = run_search(tmp_path, encoders()).result
+    assert {"winner", "plain"} <= result.test.scores.keys()
+    assert result.plain.trial == 0 and result.plain.score is not None
+    assert result.rungs[-1].results >= 1
+    score = result.test.scores["winner"]["accuracy"]
+    assert 0 <= score.low <= score.value
+    assert result.test_evaluations == 1
+
+
+def test_search_does_not_open_test_rows_before_final_evaluation(tmp_path, encoders, monkeypatch):
+    """With the test rows unreadable until then, every trial is evaluated all the same."""
+    hidden, visible, results = tmp_path / "hidden", tmp_path / "run" / "task", []
+    evaluate, open_run = driver_module.run_final_evaluation, SearchDriver.open
+
+    def hide(self):
+        hidden.mkdir()
+        for path in visible.glob("test.*"):
+            path.rename(hidden / path.name)
+        return open_run(self)
+
+    def show(final, reason, training_runs=None):
+        results.append(len(final.state.settled))
+        for path in hidden.iterdir():
+            path.rename(visible / path.name)
+        return evaluate(final, reason, training_runs)
+
+    monkeypatch.setattr(SearchDriver, "open", hide)
+    monkeypatch.setattr(driver_module, "run_final_evaluation", show)
+    search = run_search(tmp_path, encoders())
+    assert results[0] >= 8 and "winner" in search.result.test.scores
+
+
+def test_resumed_search_equals_uninterrupted_one_and_counts_test_evaluations(tmp_path, encoders):
+    complete = run_search(tmp_path / "a", encoders(), trials=10)
+    run_search(tmp_path / "b", encoders(), trials=4)
+    resumed = headhunt.resume(tmp_path / "b" / "run", trials=10)
+    assert [(row.trial, row.score) for row in complete.leaderboard()] == [
+        (row.trial, row.score) for row in resumed.leaderboard()
+    ]
+    assert (complete.result.test_evaluations, resumed.result.test_evaluations) == (1, 2)
+
+
+def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
+    """The best model changes from one trial to another and back: its directory must not be taken for an old one."""
+    search = run_search(tmp_path, encoders(), trials=4)
+    driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        for name in ("one", "two", "one", "three", "one"):
+            folder = search.run_dir / "models" / name
+            folder.mkdir(exist_ok=True)
+            study.ledger.append(ModelSaved(1, name))
+            driver._request_best_model(study, None)
+            assert folder.is_dir() and (search.run_dir / "best").resolve() == folder.resolve()
+    assert not (search.run_dir / "models" / "two").exists()
+
+
+def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encoders, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_module, "run_final_evaluation", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_search(tmp_path, encoders(), trials=None, time=8)
+    killed = Search(tmp_path / "run")
+    assert killed.state.ended == "time" and killed.result is None
+    resumed = headhunt.resume(tmp_path / "run")
+    assert resumed.result.verdict and resumed.model_dir == tmp_path / "run" / "model"
+
+
+def test_max_length_holds_for_every_model_of_a_search(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), trials=3, max_length=24)
+    assert {trial.spec.recipe.max_length for trial in search.state.trials} == {24}
+    assert search.load().recipe.max_length == 24
+    first = json.loads((tmp_path / "run" / "models" / "first" / "headhunt.json").read_text())
+    assert first["recipe"]["max_length"] == 24
+    assert "--max-length 24" in search.settings.command(search.task, "default")
+
+
+@pytest.mark.parametrize("length", [7, 65])
+def test_max_length_beyond_the_encoder_is_refused(tmp_path, encoders, length):
+    with pytest.raises(HeadhuntError, match=rf"8 to 64 tokens.* found {length}"):
+        run_search(tmp_path, encoders(), max_length=length)
+    with pytest.raises(HeadhuntError, match=rf"8 to 64 tokens.* found {length}"):
+        headhunt.fit(make_task(), encoder=encoders(), max_length=length)
+    assert not (tmp_path / "run").exists()
+
+
+def test_target_ends_search(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), target=0.01, trials=None)
+    assert search.state.ended == "target" and search.model_dir is not None
+
+
+def test_search_keeps_its_time_limit(tmp_path, encoders):
+    began = time.time()
+    search = run_search(tmp_path, encoders(), time="6s", trials=None)
+    assert time.time() - began < 9 and search.state.ended == "time"
+    assert search.load() is not None
+
+
+def test_search_without_time_for_any_trial_still_gives_a_tested_model(tmp_path, encoders):
+    """Training that would take hours: what is left is the first model, which takes a second."""
+    slow = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"epochs": 1000.0, "batch_size": [1, 2]}})
+    search = run_search(tmp_path, encoders(), time="5s", trials=None, space=slow)
+    assert search.load() is not None and search.result.model_from in ("first", "000000-all", "000000")
+    (scores,) = search.result.test.scores.values()
+    sentence = search.result.verdict.sentence
+    assert scores["accuracy"].value > 0 and ("could not be compared" in sentence or "No other candidate" in sentence)
+
+
+def test_search_does_not_overwrite_a_run(tmp_path, encoders):
+    run_search(tmp_path, encoders(), trials=1)
+    with pytest.raises(RunError, match="holds a search"):
+        run_search(tmp_path, encoders())
+
+
+def test_resume_refuses_used_up_time_even_with_more_trials(tmp_path, encoders):
+    run_search(tmp_path, encoders(), time="3s", trials=None)
+    with pytest.raises(RunError, match="Give time="):
+        headhunt.resume(tmp_path / "run")
+    with pytest.raises(RunError, match="Give time="):  # it used to run without any limit
+        headhunt.resume(tmp_path / "run", trials=999)
+    resumed = headhunt.resume(tmp_path / "run", time="4s")
+    assert resumed.state.elapsed > 3
+
+
+def test_resume_can_lift_the_time_limit(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), time="3s", trials=None)
+    search.directory.write_settings(replace(search.settings, trials=1))
+    assert headhunt.resume(tmp_path / "run", time="none").state.ended == "trials"
+
+
+def test_search_without_model_says_so(tmp_path, encoders, monkeypatch):
+    search = run_search(tmp_path, encoders(), trials=1)
+    monkeypatch.setattr("headhunt.run.directory.is_model", lambda path: False)
+    assert search.model_dir is None
+    with pytest.raises(RunError, match="no model yet"):
+        search.load()
+
+
+def test_missing_encoder_is_refused_before_any_work(tmp_path):
+    with pytest.raises(HeadhuntError, match="encoder"):
+        run_search(tmp_path, str(tmp_path / "nothing"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_failing_candidates_do_not_end_a_search(tmp_path, encoders):
+    broken = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"freeze": [7, 8, 9]}})
+    search = run_search(tmp_path, encoders(), space=broken, trials=3)
+    assert search.best.number == 0  # the plain head works
+    assert {result.outcome for trial in search.state.trials[1:] for result in trial.results.values()} == {"error"}
+
+
+def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
+    """Issue: trial 0, the first model, freeze choices and runtime estimates used the encoder argument."""
+    named = encoders("bert")
+    space = Space("own", {**QUICK.tree, "encoder": named})
+    search = headhunt.search(make_task(), time=None, trials=3, space=space, workers=0, out=tmp_path / "run", view=False)
+    assert search.settings.encoder == named
+    assert {trial.spec.encoder for trial in search.state.trials} == {named}
+    first = json.loads((tmp_path / "run" / "models" / "first" / "headhunt.json").read_text())
+    assert first["spec"]["encoder"] == named
+
+
+def test_first_encoder_of_a_choice_is_the_baseline(tmp_path, encoders):
+    first, second = encoders("bert"), encoders("electra")
+    space = Space("own", {**QUICK.tree, "encoder": Choice((first, second))})
+    search = headhunt.search(make_task(), time=None, trials=5, space=space, workers=0, out=tmp_path / "run", view=False)
+    assert search.state.trials[0].spec.encoder == first
+    assert {trial.spec.encoder for trial in search.state.trials} == {first, second}
+
+
+def test_encoder_argument_that_contradicts_the_space_is_refused(tmp_path, encoders):
+    space = Space("own", {**QUICK.tree, "encoder": encoders("bert")})
+    with pytest.raises(HeadhuntError, match="encoder= must be left out"):
+        run_search(tmp_path, encoders("electra"), space=space)
+
+
+def test_run_does_not_store_permission_or_cluster_address(tmp_path, encoders):
+    run_search(tmp_path, encoders(), trials=1, trust_remote_code=True)
+    stored = "".join(path.read_text() for path in (tmp_path / "run").glob("*.json*"))
+    assert "trust_remote_code" not in stored and '"ray"' not in stored
+
+
+def test_settings_with_a_permission_are_refused(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), trials=1)
+    data = json.loads(search.directory.settings.read_text())
+    search.directory.settings.write_text(json.dumps({**data, "trust_remote_code": True}))
+    with pytest.raises(RunError, match="unknown key 'trust_remote_code'"):
+        headhunt.resume(tmp_path / "run", trials=2)
+
+
+def test_ledger_lock_keeps_a_second_search_out(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), trials=1)
+    with LedgerWriter(search.directory), pytest.raises(RunError, match="another is writing"):
+        headhunt.resume(tmp_path / "run", trials=2)
