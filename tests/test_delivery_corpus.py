@@ -147,7 +147,7 @@ def test_files_are_found(tmp_path, source, taken):
 
 def test_nothing_found_is_told(tmp_path):
     for source in ("none.parquet", "*.parquet", "no/such/*.csv"):
-        with pytest.raises(DataError, match="--input must"):
+        with pytest.raises(DataError, match="input must"):
             find_inputs(str(tmp_path / source))
     with pytest.raises(DataError, match="address of a store"):
         find_inputs("nothing://here/x.parquet")
