@@ -103,7 +103,7 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) ->
         selected[fitting[: len(members) - 1]] = True
     if not selected.any():
         raise DataError(
-            f"No row of {format_count(len(strata), 'row')} can be held out: every class needs two rows with different "
+            f"No row of {format_count(len(strata), 'row')} can be held out: a class needs two rows with different "
             "texts, and case, punctuation and numbers are not compared. "
             'Give more rows per class, or test rows with test="PATH"'
         )

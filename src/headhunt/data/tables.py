@@ -189,5 +189,5 @@ def _describe_mix(values: list[Any], first: int) -> str:
 
 
 def _name_type(value: Any) -> str:
-    names = {bool: "true/false", int: "whole numbers", float: "numbers", str: "text", dict: "objects", list: "lists"}
+    names = {bool: "true/false", int: "integers", float: "numbers", str: "text", dict: "objects", list: "lists"}
     return next((name for kind, name in names.items() if isinstance(value, kind)), type(value).__name__)

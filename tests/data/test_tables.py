@@ -1,0 +1,77 @@
+"""Tests of tables that are mapped from the cache."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from bad_inputs import GOOD, as_csv, as_jsonl, cases, check_refused, csv_file, good_objects, jsonl_file, replace_row
+from labelled_rows import ROWS, write_csv, write_sources
+
+from headhunt.data import Task
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_read_cached_maps_large_files_from_cache(tmp_path, cache, monkeypatch):
+    small = Task.load(write_csv(tmp_path / "a.csv", ROWS))
+    monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
+    sources = write_sources(tmp_path)
+    for name in ("csv", "csv.gz", "bare tsv", "jsonl", "json", "parquet"):
+        before = set(cache.rglob("*.arrow"))
+        task = Task.load(sources[name])
+        made = set(cache.rglob("*.arrow")) - before
+        assert len(made) == 1 and task.fingerprint == small.fingerprint, name
+        assert task.fingerprint == Task.load(sources[name]).fingerprint
+        assert set(cache.rglob("*")) == before | made | {cache / "tables"}, "reading again or leaving scraps"
+
+
+def test_read_cached_does_not_copy_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
+    path = write_csv(tmp_path / "a.csv", ROWS)
+    before = pa.total_allocated_bytes()
+    split = Task.load(path).splits["train"]
+    assert pa.total_allocated_bytes() - before < 1024
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        address = split.rows.table["text"].chunk(0).buffers()[2].address
+        spans = [line.split()[0].split("-") for line in maps.read_text().splitlines() if ".arrow" in line]
+        assert any(int(low, 16) <= address < int(high, 16) for low, high in spans)
+
+
+def test_read_cached_reads_changed_file_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
+    path = write_csv(tmp_path / "a.csv", ROWS)
+    first = Task.load(path)
+    write_csv(path, [(text + "!", label) for text, label in ROWS])
+    assert Task.load(path).fingerprint != first.fingerprint
+
+
+@cases(
+    (
+        "short row",
+        csv_file(as_csv(replace_row(3, ("no label here",)))),
+        ["1 row with 1 cell where", "header has 2", "row 3"],
+    ),
+    ("empty text", csv_file(as_csv(replace_row(2, ("", "good")))), ["1 row without text in 'text'", "row 2"]),
+    (
+        "mixed labels",
+        jsonl_file(as_jsonl([*good_objects(), {"text": "x y", "label": 3}])),
+        ["mixes", "text (row 1)", "row 13"],
+    ),
+    ("missing labels", csv_file(as_csv(replace_row(5, ("a text", "")))), ["1 row without a label", "row 5"]),
+    (
+        "latin-1",
+        csv_file(as_csv([*GOOD, ("café très bon", "good")]).encode("latin-1")),
+        ["not UTF-8", "byte", "line 14", "iconv"],
+    ),
+    ("huge cell", csv_file(as_csv([*GOOD, ("word " * 300_000, "good")])), ["more than 1 MB", "row 13"]),
+)
+def test_read_cached_refuses_bad_large_files_every_time(source, options, fragments, tmp_path, monkeypatch):
+    monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
+    path, options = source(tmp_path)
+    check_refused(path, fragments, **options)
+    check_refused(path, fragments, **options)  # a bad file must not be in the cache
