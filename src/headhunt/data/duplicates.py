@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headhunt.data.sources import Rows
 
+# For 60,000 short texts datasketch takes 11 s, this module 0.9 s; 98 % of the grouped rows agree (libraries.json).
 MIN_SIMILARITY = 0.8  # Jaccard similarity of shingle sets from which two texts count as nearly the same
 _BANDS, _PER_BAND = 4, 4
 _MIN_AGREEMENT = 0.6  # share of the signature that must agree before shingles are compared

@@ -112,6 +112,7 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) ->
 
 def assign_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Return the fold of each row, int64 (n,): balanced within every stratum, with groups never divided."""
+    # For 50,000 rows StratifiedGroupKFold takes 15 s, this 0.02 s; classes are off by 1 and 21 rows (libraries.json).
     shuffled = _ShuffledGroups(strata, groups, seed)
     fold = np.zeros(len(shuffled.sizes), np.int64)
     assigned = 0
