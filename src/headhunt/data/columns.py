@@ -101,7 +101,7 @@ def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
     return len(problems.lines) == before
 
 
-def _set(role: str, name: str) -> str:
+def _argument(role: str, name: str) -> str:
     """Format an argument as a user would write it: ``label="stars"``."""
     return f'{role}="{name}"'
 
@@ -121,12 +121,12 @@ class _Finder:
             return
         where = self.rows.where
         if name in self.rows.table.column_names:
-            remedy = f"Set {_set(role, 'NAME')} to another column"
+            remedy = f"Set {_argument(role, 'NAME')} to another column"
             self.problems.add(where, f"column {quote(name)} holds no values", remedy)
             return
         close = difflib.get_close_matches(name.lower(), self.lower, n=1, cutoff=0.5)
         suggestion = f"Did you mean {quote(self.lower[close[0]])}? " if close else ""
-        remedy = f"{suggestion}Set {_set(role, 'NAME')} to one of the columns {quote_some(self.names)}"
+        remedy = f"{suggestion}Set {_argument(role, 'NAME')} to one of the columns {quote_some(self.names)}"
         self.problems.add(where, f"there is no column {quote(name)}", remedy)
 
     def report_missing_header(self, given: list[str]) -> bool:
@@ -151,7 +151,7 @@ class _Finder:
         possible = [name for name in self.names if name not in taken]
         numbers = [name for name in possible if self._is_number(name) and not _NOT_CONTENT.search(name.lower())]
         example = numbers[0] if len(numbers) == 1 and not candidates else "NAME"
-        self._report(candidates, "label", possible, f"Set {_set('label', example)}")
+        self._report(candidates, "label", possible, f"Set {_argument('label', example)}")
         return None
 
     def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str | None, str | None]:
@@ -161,7 +161,7 @@ class _Finder:
                 if first in free and second in free and self._is_string(free[first]) and self._is_string(free[second]):
                     return free[first], free[second]
         if pair and text_b is None:
-            remedy = f"Set {_set('text', 'NAME')} {_set('text_b', 'NAME')} to two of {quote_some(self.names)}"
+            remedy = f"Set {_argument('text', 'NAME')} {_argument('text_b', 'NAME')} to two of {quote_some(self.names)}"
             self.problems.add(self.rows.where, "two texts per row are needed, and their columns are ambiguous", remedy)
             return None, None
         if "text" in free:
@@ -173,11 +173,12 @@ class _Finder:
             candidates = [name for name in strings if not _NOT_CONTENT.search(name.lower())]
         if len(candidates) == 1:
             return candidates[0], text_b
-        remedy = f"Set {_set('text', 'NAME')}"
-        if len(candidates) == 2 and text_b is None and pair is None:
+        remedy = f"Set {_argument('text', 'NAME')}"
+        if len(candidates) == 2:
             first, second = candidates
-            remedy = f"Set {_set('text', first)} or {_set('text', second)}"
-            remedy += f", or {_set('text', first)} {_set('text_b', second)} for pairs of texts"
+            remedy = f"Set {_argument('text', first)} or {_argument('text', second)}"
+            if text_b is None and pair is None:
+                remedy += f", or {_argument('text', first)} {_argument('text_b', second)} for pairs of texts"
         self._report(candidates, "text", strings, remedy)
         return None, text_b
 
@@ -185,7 +186,7 @@ class _Finder:
         for first, second in (names.split() for names in _PAIRS.split("|")):
             if first == text.lower() and self.lower.get(second) not in (None, label):
                 return self.lower[second]
-        remedy = f"Set {_set('text_b', 'NAME')} to one of {quote_some(self.names)}"
+        remedy = f"Set {_argument('text_b', 'NAME')} to one of {quote_some(self.names)}"
         self.problems.add(self.rows.where, "a second text per row is needed, and its column is ambiguous", remedy)
         return None
 
@@ -254,7 +255,7 @@ def check_texts(rows: Rows, name: str, problems: Problems) -> None:
     if name in rows.mixed:
         problems.add(where, f"text column {quote(name)} mixes {rows.mixed[name]}", "Give text in every row")
         return
-    remedy = f"Set {_set('text', 'NAME')} to the text column"
+    remedy = f"Set {_argument('text', 'NAME')} to the text column"
     if not is_string(kind):
         values = "nested objects or lists" if pa.types.is_nested(kind) else f"{kind} values"
         problems.add(where, f"text column {quote(name)} holds {values}, not text", remedy)

@@ -267,7 +267,7 @@ def check_unchanged(root: str, file: Input) -> None:
             return
     except (OSError, pa.ArrowException) as error:
         raise UnreadableInputError(brief(error)) from None
-    raise UnreadableInputError("the file was changed or removed since the job started")
+    raise UnreadableInputError("the file was changed or removed meanwhile")
 
 
 def _read_table(root: str, file: Input, texts: Sequence[str]) -> TableRows:
