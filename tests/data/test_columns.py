@@ -3,21 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bad_inputs import (
-    GOOD,
-    GOOD_LABELS,
-    GOOD_TEXTS,
-    as_csv,
-    as_jsonl,
-    cases,
-    check_refused,
-    csv_file,
-    good_objects,
-    jsonl_file,
-    parquet_file,
-    replace_row,
-    write,
-)
+from bad_inputs import GOOD_LABELS, GOOD_TEXTS, as_csv, bad_files, bad_objects, check_refused, write
 from labelled_rows import LABELS, ROWS, TEXTS, write_csv
 
 from headhunt.data import Columns, Task, load_labelled, load_texts
@@ -71,88 +57,19 @@ def test_find_columns_prefers_given_columns():
     assert Task.load(columns, text="body", text_b="text").columns == Columns("body", "text", "label")
 
 
-@cases(
-    (
-        "no label column",
-        csv_file(as_csv([(f"a longer text {at}",) for at in range(12)], "text")),
-        ["as the label", 'label="NAME"'],
-    ),
-    (
-        "all labels missing",
-        csv_file(as_csv([(text, "") for text, _ in GOOD])),
-        ["as the label", "without any value", "'label'"],
-    ),
-    ("named column absent", csv_file(as_csv(), text="txt"), ["no column 'txt'", "Did you mean 'text'", 'text="NAME"']),
-    (
-        "named label absent",
-        csv_file(as_csv(), label="Lable"),
-        ["no column 'Lable'", "Did you mean 'label'", 'label="NAME"'],
-    ),
-    ("two columns absent", csv_file(as_csv(), text="x", label="q"), ["2 problems", "'x'", "'q'"]),
-    (
-        "text and label the same",
-        csv_file(as_csv(), text="text", label="text"),
-        ["'text' is given twice", "different columns"],
-    ),
-    ("second text absent", csv_file(as_csv(), text_b="other"), ["no column 'other'", 'text_b="NAME"']),
-    (
-        "second text empty",
-        csv_file(as_csv([(t, "", y) for t, y in GOOD], "text,text_b,label"), text_b="text_b"),
-        ["'text_b' holds no values"],
-    ),
-    (
-        "two label columns",
-        csv_file(as_csv([(t, y, "ab"[at % 2]) for at, (t, y) in enumerate(GOOD)], "text,topic,sentiment")),
-        ["2 columns could hold the label", "topic (such as 'bad')", "sentiment", 'label="NAME"'],
-    ),
-    (
-        "two text columns",
-        csv_file(as_csv([(t, "and " + t, y) for t, y in GOOD], "title,body,label")),
-        ["2 columns could hold the text", "body", "title (such as 'this is review", 'text="title" or text="body"'],
-    ),
-    ("no header", csv_file(as_csv(GOOD[1:], ",".join(GOOD[0]))), ["first row contains data", "header"]),
-)
-def test_find_columns_refuses_missing_or_ambiguous_columns(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("columns")
+def test_find_columns_refuses_missing_or_ambiguous_columns(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 
-@cases(
-    ("empty text", csv_file(as_csv(replace_row(2, ("", "good")))), ["1 row without text in 'text'", "row 2"]),
-    ("blank texts", csv_file(as_csv([*GOOD, ("  ", "good"), ("\t", "bad")])), ["2 rows without text", "rows 13, 14"]),
-    ("huge cell", csv_file(as_csv([*GOOD, ("word " * 300_000, "good")])), ["more than 1 MB", "row 13"]),
-    (
-        "numbers as text",
-        csv_file(as_csv([(at, "ab"[at % 2]) for at in range(12)])),
-        ["'text'", "only numbers", 'text="NAME"'],
-    ),
-    (
-        "number column as text",
-        parquet_file({"text": range(12), "label": ["a", "b"] * 6}),
-        ["int64 values", 'text="NAME"'],
-    ),
-    (
-        "nested objects as text",
-        jsonl_file(as_jsonl([{"text": {"en": t}, "label": label} for t, label in GOOD]), text="text"),
-        ["'text'", "nested objects"],
-    ),
-    (
-        "objects and text as text",
-        jsonl_file(as_jsonl([*good_objects(), {"text": {"en": "x"}, "label": "good"}])),
-        ["'text' mixes", "objects (row 13)"],
-    ),
-    (
-        "pair with a gap",
-        csv_file(as_csv([*((t, "b c", y) for t, y in GOOD), ("a", "", "bad")], "text,text_b,label")),
-        ["'text_b'", "row 13"],
-    ),
-)
-def test_check_texts_refuses_unusable_texts(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("texts")
+def test_check_texts_refuses_unusable_texts(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 
-@cases(
+@bad_objects(
     ("numbers among texts", ([*GOOD_TEXTS, 7], [*GOOD_LABELS, "bad"]), {}, ["'text' mixes", "integers (row 13)"]),
     ("None among texts", ([*GOOD_TEXTS, None], [*GOOD_LABELS, "bad"]), {}, ["without text", "row 13"]),
 )

@@ -3,7 +3,7 @@
 import contextlib
 import random
 
-from bad_inputs import GOOD, as_csv, cases, check_refused, csv_file, replace_row, write
+from bad_inputs import GOOD, as_csv, bad_files, check_refused, write
 from labelled_rows import ROWS, TEXTS, write_csv
 
 from headhunt.data import Task
@@ -24,33 +24,9 @@ def test_read_tsv_keeps_bare_quotes_as_characters(tmp_path):
     assert len(task.splits["train"]) == 80 and task.splits["train"].texts(4, 5) == ['"' + TEXTS[4]]
 
 
-@cases(
-    ("only blank lines", csv_file("\n\n  \n"), ["empty"]),
-    (
-        "short row",
-        csv_file(as_csv(replace_row(3, ("no label here",)))),
-        ["1 row with 1 cell where", "header has 2", "row 3"],
-    ),
-    (
-        "long rows",
-        csv_file(as_csv([*GOOD, ("a", "b", "c"), ("d", "e", "f", "g")])),
-        ["2 rows", "3, 4 cells", "rows 13, 14"],
-    ),
-    ("column named twice", csv_file(as_csv(header="text,text")), ["'text' twice"]),
-    (
-        "quote never closed",
-        csv_file(as_csv([*GOOD[:6], ('"an open one', "good"), *GOOD[6:]])),
-        ["quote opened in row 7", "never closed"],
-    ),
-    (
-        "quote never closed in a label",
-        csv_file(as_csv([*GOOD[:6], ("an open one", '"good'), *GOOD[6:]])),
-        ["row 7", "never closed"],
-    ),
-    ("wrong delimiter", csv_file(as_csv(mark="|", header="text|label")), ["as the label"]),
-)
-def test_read_delimited_refuses_bad_files(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("delimited")
+def test_read_delimited_refuses_bad_files(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 

@@ -3,23 +3,8 @@
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from bad_inputs import (
-    GOOD,
-    GOOD_LABELS,
-    GOOD_TEXTS,
-    as_csv,
-    as_jsonl,
-    cases,
-    check_refused,
-    csv_file,
-    good_objects,
-    jsonl_file,
-    parquet_file,
-    replace_row,
-    write,
-)
+from bad_inputs import GOOD, GOOD_LABELS, GOOD_TEXTS, as_csv, bad_files, bad_objects, check_refused, write
 from labelled_rows import TEXTS, write_csv
 
 from headhunt.data import Task, load_labelled
@@ -74,62 +59,13 @@ def test_encode_targets_returns_expected_values_and_dtypes():
     assert numbers.targets.tolist() == [2.5] and numbers.targets.dtype == np.float32
 
 
-@cases(
-    ("missing labels", csv_file(as_csv(replace_row(5, ("a text", "")))), ["1 row without a label", "row 5"]),
-    ("blank label", csv_file(as_csv(replace_row(5, ("a text", "   ")))), ["1 row without a label", "row 5"]),
-    ("one class", csv_file(as_csv([(text, "good") for text, _ in GOOD])), ["every label", "'good'", "two classes"]),
-    (
-        "NaN number",
-        csv_file(as_csv([*((f"a text {at}", at / 7) for at in range(30)), ("one more", "nan")])),
-        ["NaN", "row 31"],
-    ),
-    (
-        "infinite number",
-        csv_file(as_csv([*((f"a text {at}", at / 7) for at in range(30)), ("more", "inf")])),
-        ["infinite", "row 31"],
-    ),
-    (
-        "not numbers",
-        csv_file(as_csv(), problem_type="regression"),
-        ["not a number", "'bad'", 'problem_type="single_label_classification"'],
-    ),
-    (
-        "numbers with a word among them",
-        csv_file(as_csv([*((f"a text {at}", at / 7) for at in range(80)), ("one more", "n/a")])),
-        ["holds numbers, but also 'n/a'", "row 81"],
-    ),
-    (
-        "as many classes as rows",
-        csv_file(as_csv([(f"a text of some words {at}", f"class-{at}") for at in range(80)])),
-        ["80 distinct values in 80 rows", 'label="NAME"'],
-    ),
-    (
-        "mixed labels",
-        jsonl_file(as_jsonl([*good_objects(), {"text": "x y", "label": 3}])),
-        ["mixes", "text (row 1)", "row 13"],
-    ),
-    (
-        "only empty lists",
-        jsonl_file(as_jsonl([{"text": t, "label": []} for t, _ in GOOD])),
-        ["no row has a label", "'label'"],
-    ),
-    (
-        "lists as classes",
-        jsonl_file(as_jsonl([{"text": t, "label": [y]} for t, y in GOOD]), problem_type="single_label_classification"),
-        ["holds lists", 'problem_type="multi_label_classification"'],
-    ),
-    (
-        "dates as labels",
-        parquet_file({"text": [t for t, _ in GOOD], "label": pa.array([1] * 12, pa.date32())}),
-        ["date32"],
-    ),
-)
-def test_check_labels_refuses_bad_labels(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("labels")
+def test_check_labels_refuses_bad_labels(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 
-@cases(
+@bad_objects(
     ("None among labels", ([*GOOD_TEXTS, "a b"], [*GOOD_LABELS, None]), {}, ["without a label", "row 13"]),
     ("mixed labels", (GOOD_TEXTS, [*GOOD_LABELS[:-1], 3]), {}, ["'label' mixes", "integers (row 12)"]),
     ("infinite numbers", (GOOD_TEXTS, [float("inf"), *[at / 7 for at in range(11)]]), {}, ["infinite", "row 1"]),

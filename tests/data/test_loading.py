@@ -2,60 +2,20 @@
 
 import numpy as np
 import pytest
-from bad_inputs import GOOD, as_csv, cases, check_refused, csv_file, replace_row, with_test, write
+from bad_inputs import BAD_INPUTS, GOOD, bad_files, bad_objects, check_refused, write
 from labelled_rows import ROWS, TEXTS, write_csv
 
 from headhunt.data import load_labelled, load_texts
 from headhunt.errors import DataError
 
 
-@cases(
-    ("header only", csv_file("text,label\n"), ["no rows"]),
-    (
-        "row of delimiters",
-        csv_file(as_csv([*GOOD, ("", "")])),
-        ["2 problems", "without text", "without a label", "row 13"],
-    ),
-    (
-        "label only in test",
-        with_test(as_csv([*GOOD[:4], ("a new one", "neutral")])),
-        ["test.csv", "'neutral'", "row 5"],
-    ),
-    ("test without label column", with_test(as_csv(header="text,stars")), ["test.csv", "no column 'label'", "'stars'"]),
-    (
-        "test not found",
-        lambda folder: (write(folder / "a.csv", as_csv()), {"test": folder / "b.csv"}),
-        ["b.csv", "Check the path"],
-    ),
-    (
-        "test with missing labels",
-        with_test(as_csv(replace_row(2, ("a text", "")))),
-        ["test.csv", "without a label", "row 2"],
-    ),
-    ("too few rows", csv_file(as_csv(GOOD[:4])), ["only 4 rows", "At least 8"]),
-    ("limit of zero", csv_file(as_csv(), limit=0), ["limit=0", "positive"]),
-    (
-        "limit below the classes",
-        csv_file(as_csv([(t, f"c{at % 4}") for at, (t, _) in enumerate(GOOD)]), limit=3),
-        ["limit=3", "4 classes"],
-    ),
-    (
-        "unknown problem_type",
-        csv_file(as_csv(), problem_type="ranking"),
-        ['problem_type="ranking"', "single_label_classification, multi_label_classification, regression"],
-    ),
-    (
-        "many problems",
-        csv_file(as_csv([*GOOD, ("a", "b", "c"), ("", "good"), ("a text", "")])),
-        ["data.csv has 3 problems", "header has 2 (row 13)", "without text in 'text' (row 14)", "in 'label' (row 15)"],
-    ),
-)
-def test_load_splits_refuses_bad_files(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("loading")
+def test_load_splits_refuses_bad_files(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 
-@cases(
+@bad_objects(
     ("test share of one", GOOD, {"test_share": 1.0}, ["test_share=1.0", "between 0 and 1"]),
     ("negative limit", GOOD, {"limit": -5}, ["limit=-5", "positive"]),
 )
@@ -120,3 +80,8 @@ def test_load_texts_refuses_unusable_texts(tmp_path):
         load_texts(tmp_path / "c.txt", pair=False)
     with pytest.raises(DataError, match=r"b\.txt|empty|no rows"):
         load_texts(write(tmp_path / "d.txt", ""), pair=False)
+
+
+def test_bad_inputs_have_distinct_names():
+    names = [name for name, _, _ in BAD_INPUTS]
+    assert len(set(names)) == len(names) >= 45

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bad_inputs import GOOD, GOOD_LABELS, GOOD_TEXTS, as_csv, cases, check_refused, folder_of
+from bad_inputs import GOOD, GOOD_LABELS, GOOD_TEXTS, bad_files, bad_objects, check_refused
 from labelled_rows import LABELS, ROWS, TEXTS, write_csv, write_jsonl, write_sources
 
 from headhunt.data import Columns, Task
@@ -79,34 +79,13 @@ def test_read_folder_joins_shards_of_split(tmp_path):
     assert len(Task.load(tmp_path).splits["train"]) + len(Task.load(tmp_path).splits["test"]) == 80
 
 
-def twice_named_parquet(folder):
-    table = pa.Table.from_arrays([pa.array(["a b"] * 10), pa.array(["c"] * 10)], names=["text", "text"])
-    pq.write_table(table, folder / "data.parquet")
-    return folder / "data.parquet", {}
-
-
-@cases(
-    ("not found", lambda folder: (folder / "nothing.csv", {}), ["nothing.csv", "no file or folder", "Check the path"]),
-    ("column named twice in Parquet", twice_named_parquet, ["'text'", "own name"]),
-    ("empty folder", folder_of(), ["splits", "named after a split", "train.csv"]),
-    ("folder without train", folder_of(test__csv=as_csv(), notes__txt="x"), ["no train split", "'test'"]),
-    (
-        "two files for a split",
-        folder_of(train__csv=as_csv(), dev__csv=as_csv(), val__csv=as_csv()),
-        ["dev.csv, val.csv", "Keep one"],
-    ),
-    (
-        "splits of different columns",
-        folder_of(train__csv=as_csv(), test__csv=as_csv(header="body,label")),
-        ["no column 'text'"],
-    ),
-)
-def test_read_splits_refuses_bad_files(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("sources")
+def test_read_splits_refuses_bad_files(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
 
 
-@cases(
+@bad_objects(
     ("lists of different length", (GOOD_TEXTS, GOOD_LABELS[:-1]), {}, ["different lengths", "text 12", "label 11"]),
     ("empty list", [], {}, ["empty"]),
     ("empty lists", ([], []), {}, ["no rows"]),

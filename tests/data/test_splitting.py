@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from bad_inputs import as_csv, cases, check_refused, csv_file
+from bad_inputs import bad_files, check_refused
 from labelled_rows import LABELS, ROWS, TEXTS, repeat_some
 
 from headhunt.data import Task
@@ -78,18 +78,7 @@ def test_split_reads_ranges_in_order():
     assert len(split.take(np.arange(80) < 3)) == 3
 
 
-@cases(
-    (
-        "nothing to hold out",
-        csv_file(as_csv([(f"text {w}", f"c{w}") for w in "abcdefghi"])),
-        ["No row of", "can be held out", "per class"],
-    ),
-    (
-        "all rows the same",
-        csv_file(as_csv([("a text", "ab"[at % 2]) for at in range(20)])),
-        ["No row of", "can be held out", "numbers are not compared"],
-    ),
-)
-def test_hold_out_refuses_rows_that_cannot_be_divided(source, options, fragments, tmp_path):
-    path, options = source(tmp_path)
+@bad_files("splitting")
+def test_hold_out_refuses_rows_that_cannot_be_divided(make, fragments, tmp_path):
+    path, options = make(tmp_path)
     check_refused(path, fragments, **options)
