@@ -50,6 +50,14 @@ def test_read_cached_reads_changed_file_again(tmp_path, monkeypatch):
     assert Task.load(path).fingerprint != first.fingerprint
 
 
+def test_read_cached_does_not_write_if_file_is_cached(tmp_path, monkeypatch):
+    monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
+    path = write_csv(tmp_path / "a.csv", ROWS)
+    first = Task.load(path)
+    monkeypatch.delattr("headhunt.data.tables.TableWriter")  # as with a read-only cache
+    assert Task.load(path).fingerprint == first.fingerprint
+
+
 @pytest.mark.parametrize("name", ["short row", "empty text", "mixed labels", "missing labels", "latin-1", "huge cell"])
 def test_read_cached_refuses_bad_large_files_every_time(name, tmp_path, monkeypatch):
     monkeypatch.setattr("headhunt.data.tables.MAX_IN_MEMORY", 1)
