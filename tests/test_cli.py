@@ -16,8 +16,8 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
+from bad_inputs import BAD_INPUTS
 from conftest import sentences
-from test_bad_inputs import BAD_INPUTS
 
 from headhunt.cli import main
 from headhunt.predictor import Predictor

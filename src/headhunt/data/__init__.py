@@ -1,8 +1,9 @@
-"""Labelled texts, from whatever holds them to checked, split, memory-mapped tasks."""
+"""Labelled texts: read from any source, checked, split and memory-mapped."""
 
 from headhunt.data.columns import Columns
 from headhunt.data.labels import ProblemType
+from headhunt.data.loading import load_labelled, load_texts
 from headhunt.data.splitting import Split
-from headhunt.data.task import Task, load_labelled, load_texts
+from headhunt.data.task import Task
 
 __all__ = ["Columns", "ProblemType", "Split", "Task", "load_labelled", "load_texts"]

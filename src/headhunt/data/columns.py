@@ -1,4 +1,4 @@
-"""Which columns hold the texts and the labels: by name where the names are known, by content where that settles it."""
+"""Find the text and label columns of a table, by name or by content, and check the texts."""
 
 import difflib
 import re
@@ -27,17 +27,18 @@ _NOT_CONTENT = re.compile(
     r"^(id|idx|index|uid|uuid|guid|key|fold|split|lang|language|source|file|filename|date|time|timestamp|url|user|author)$"
     r"|(_id|_idx|id\d)$|^(id_|unnamed)"
 )
-_SAMPLE = 1000
+_SAMPLE = 1000  # rows that are examined
+MAX_TEXT = 1 << 20  # bytes; a longer text is an open quote or a file in a cell
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns taken.
+    """The names of the text and label columns.
 
     Attributes:
-        text: The text, or the first of a pair.
+        text: The text, or the first text of a pair.
         text_b: The second text of a pair.
-        label: The label; None where texts are only to be predicted.
+        label: The label; None for texts without labels.
     """
 
     text: str
@@ -55,26 +56,29 @@ def find_columns(
     pair: bool | None = None,
     labelled: bool = True,
 ) -> Columns | None:
-    """Find the columns of a table, or note why they cannot be told.
+    """Find the columns of a table, or report why they are ambiguous.
 
     Args:
         rows: The table.
-        problems: Takes what is wrong.
+        problems: Receives everything that is wrong.
         text: Name of the text column, if given.
         text_b: Name of the column of second texts, if given.
         label: Name of the label column, if given.
-        pair: Whether two texts are needed; None leaves it to the columns.
-        labelled: Whether there must be labels.
+        pair: True if two texts are required, False if one is; None infers it from the columns.
+        labelled: True if there must be labels.
+
+    Returns:
+        The columns, or None if a problem was added.
     """
     finder = _Finder(rows, problems)
     before = len(problems.lines)
     for role, name in (("text", text), ("text_b", text_b), ("label", label)):
         if name is not None:
-            finder.check_named(role, name)
+            finder.check_given(role, name)
     given = [name for name in (text, text_b, label) if name is not None]
     for name in sorted({name for name in given if given.count(name) > 1}):
-        problems.add(rows.where, f"column {quote(name)} is named twice", "Name different columns for text and label")
-    if len(problems.lines) > before or finder.note_no_header(given):
+        problems.add(rows.where, f"column {quote(name)} is given twice", "Give different columns for text and label")
+    if len(problems.lines) > before or finder.report_missing_header(given):
         return None
     if labelled and label is None:
         label = finder.find_label(taken={text, text_b})
@@ -88,17 +92,22 @@ def find_columns(
 
 
 def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
-    """Check that another split has the columns found in the first."""
+    """Check that a split has the given columns."""
     before = len(problems.lines)
     finder = _Finder(rows, problems)
     for role, name in (("text", columns.text), ("text_b", columns.text_b), ("label", columns.label)):
         if name is not None:
-            finder.check_named(role, name)
+            finder.check_given(role, name)
     return len(problems.lines) == before
 
 
+def _argument(role: str, name: str) -> str:
+    """Format an argument as a user would write it: ``label="stars"``."""
+    return f'{role}="{name}"'
+
+
 class _Finder:
-    """Looks at the columns of one table, those without any value left out."""
+    """The columns of one table that have values, with methods to choose among them."""
 
     def __init__(self, rows: Rows, problems: Problems) -> None:
         self.rows = rows
@@ -107,36 +116,43 @@ class _Finder:
         self.names = [name for name in table.column_names if table[name].null_count < len(table)]
         self.lower = {name.lower(): name for name in reversed(self.names)}
 
-    def check_named(self, role: str, name: str) -> None:
+    def check_given(self, role: str, name: str) -> None:
         if name in self.names:
             return
-        where, option = self.rows.where, f"--{role.replace('_', '-')}"
+        where = self.rows.where
         if name in self.rows.table.column_names:
-            self.problems.add(where, f"column {quote(name)} holds no values", f"Name another with {option}")
+            remedy = f"Set {_argument(role, 'NAME')} to another column"
+            self.problems.add(where, f"column {quote(name)} holds no values", remedy)
             return
         close = difflib.get_close_matches(name.lower(), self.lower, n=1, cutoff=0.5)
-        meant = f"Did you mean {quote(self.lower[close[0]])}? " if close else ""
-        remedy = f"{meant}The columns are {quote_some(self.names)}; name one with {option}"
+        suggestion = f"Did you mean {quote(self.lower[close[0]])}? " if close else ""
+        remedy = f"{suggestion}Set {_argument(role, 'NAME')} to one of the columns {quote_some(self.names)}"
         self.problems.add(where, f"there is no column {quote(name)}", remedy)
 
-    def note_no_header(self, given: list[str]) -> bool:
+    def report_missing_header(self, given: list[str]) -> bool:
         known = set((_TEXT + " text " + _LABEL_FIRST + " " + _LABEL + " " + _PAIRS.replace("|", " ")).split())
         if given or known & set(self.lower) or not self.names:
             return False
-        if any(_looks_like_cell(name) for name in self.names):
-            what = f"the first row looks like data, not like column names ({quote_some(self.names, 4)})"
+        if any(_is_like_cell(name) for name in self.names):
+            what = f"the first row contains data, not column names ({quote_some(self.names, 4)})"
             self.problems.add(self.rows.where, what, "Put a header line such as text,label before it")
             return True
         return False
 
     def find_label(self, taken: set[str | None]) -> str | None:
-        first = [self.lower[name] for name in _LABEL_FIRST.split() if name in self.lower]
-        first = [name for name in first if name not in taken]
-        if first:
-            return first[0]
+        preferred = [self.lower[name] for name in _LABEL_FIRST.split() if name in self.lower]
+        preferred = [name for name in preferred if name not in taken]
+        if preferred:
+            return preferred[0]
         known = [self.lower[name] for name in _LABEL.split() if name in self.lower and self.lower[name] not in taken]
-        found = known or [name for name in self.names if name not in taken and self._is_labelling(name)]
-        return self._settle(found, "label", [name for name in self.names if name not in taken])
+        candidates = known or [name for name in self.names if name not in taken and self._is_like_labels(name)]
+        if len(candidates) == 1:
+            return candidates[0]
+        possible = [name for name in self.names if name not in taken]
+        numbers = [name for name in possible if self._is_number(name) and not _NOT_CONTENT.search(name.lower())]
+        example = numbers[0] if len(numbers) == 1 and not candidates else "NAME"
+        self._report(candidates, "label", possible, f"Set {_argument('label', example)}")
+        return None
 
     def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str | None, str | None]:
         free = {low: name for low, name in self.lower.items() if name not in (label, text_b)}
@@ -145,38 +161,45 @@ class _Finder:
                 if first in free and second in free and self._is_string(free[first]) and self._is_string(free[second]):
                     return free[first], free[second]
         if pair and text_b is None:
-            remedy = f"Name the two with --text and --text-b; the columns are {quote_some(self.names)}"
-            self.problems.add(self.rows.where, "two texts per row are needed, and their columns cannot be told", remedy)
+            remedy = f"Set {_argument('text', 'NAME')} {_argument('text_b', 'NAME')} to two of {quote_some(self.names)}"
+            self.problems.add(self.rows.where, "two texts per row are needed, and their columns are ambiguous", remedy)
             return None, None
         if "text" in free:
             return free["text"], text_b
-        strings = [name for name in free.values() if self._is_string(name)]
-        known = [free[name] for name in _TEXT.split() if name in free and free[name] in strings]
-        found = known or [name for name in strings if self._is_prose(name)]
-        if not found:
-            found = [name for name in strings if not _NOT_CONTENT.search(name.lower())]
-        return self._settle(found, "text", strings), text_b
+        strings = [name for name in self.names if name in free.values() and self._is_string(name)]
+        known = [name for name in strings if name.lower() in _TEXT.split() and free[name.lower()] == name]
+        candidates = known or [name for name in strings if self._is_prose(name)]
+        if not candidates:
+            candidates = [name for name in strings if not _NOT_CONTENT.search(name.lower())]
+        if len(candidates) == 1:
+            return candidates[0], text_b
+        remedy = f"Set {_argument('text', 'NAME')}"
+        if len(candidates) == 2:
+            first, second = candidates
+            remedy = f"Set {_argument('text', first)} or {_argument('text', second)}"
+            if text_b is None and pair is None:
+                remedy += f", or {_argument('text', first)} {_argument('text_b', second)} for pairs of texts"
+        self._report(candidates, "text", strings, remedy)
+        return None, text_b
 
     def find_second(self, text: str, label: str | None) -> str | None:
         for first, second in (names.split() for names in _PAIRS.split("|")):
             if first == text.lower() and self.lower.get(second) not in (None, label):
                 return self.lower[second]
-        remedy = f"Name it with --text-b; the columns are {quote_some(self.names)}"
-        self.problems.add(self.rows.where, "a second text per row is needed, and its column cannot be told", remedy)
+        remedy = f"Set {_argument('text_b', 'NAME')} to one of {quote_some(self.names)}"
+        self.problems.add(self.rows.where, "a second text per row is needed, and its column is ambiguous", remedy)
         return None
 
-    def _settle(self, found: list[str], role: str, possible: list[str]) -> str | None:
-        if len(found) == 1:
-            return found[0]
-        listed = ", ".join(f"{name} (such as {quote(self._example(name), 40)})" for name in (found or possible)[:8])
-        if found:
-            what = f"{len(found)} columns could hold the {role}: {listed}"
+    def _report(self, candidates: list[str], role: str, possible: list[str], remedy: str) -> None:
+        examples = [f"{name} (such as {quote(self._example(name), 40)})" for name in (candidates or possible)[:8]]
+        listed = ", ".join(examples)
+        if candidates:
+            what = f"{len(candidates)} columns could hold the {role}: {listed}"
         else:
             empty = [name for name in self.rows.table.column_names if name not in self.names]
-            what = f"no column was found for the {role}" + (f"; there are {listed}" if listed else "")
+            what = f"no column is suitable as the {role}" + (f"; the columns are {listed}" if listed else "")
             what += f"; without any value are {quote_some(empty)}" if empty else ""
-        self.problems.add(self.rows.where, what, f"Name it with --{role} COLUMN")
-        return None
+        self.problems.add(self.rows.where, what, remedy)
 
     def _example(self, name: str) -> Any:
         return next((value for value in self._sample(name).to_pylist() if value is not None), "")
@@ -187,16 +210,20 @@ class _Finder:
     def _is_string(self, name: str) -> bool:
         return is_string(self.rows.table.schema.field(name).type)
 
+    def _is_number(self, name: str) -> bool:
+        kind = self.rows.table.schema.field(name).type
+        return pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_numeric(self.rows, name)
+
     def _is_prose(self, name: str) -> bool:
-        """Long and varied, and written with spaces or in letters beyond ASCII, as identifiers are not."""
+        """Return True for distinct texts of several words or in a script beyond ASCII, unlike identifiers."""
         if _NOT_CONTENT.search(name.lower()):
             return False
         values = [str(value) for value in self._sample(name).to_pylist() if value is not None]
         prose = sum(len(value.split()) > 2 or not value.isascii() for value in values)
         return bool(values) and prose >= len(values) / 2 and len(set(values)) > len(values) / 2
 
-    def _is_labelling(self, name: str) -> bool:
-        """Few distinct values, each with several rows; or lists of names."""
+    def _is_like_labels(self, name: str) -> bool:
+        """Return True for few distinct values, each with several rows, or for lists of names."""
         kind = self.rows.table.schema.field(name).type
         if _NOT_CONTENT.search(name.lower()):
             return False
@@ -211,32 +238,33 @@ class _Finder:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type holds text, also as categories."""
+    """Return True if an Arrow type holds text, also as categories."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
-def _looks_like_cell(name: str) -> bool:
+def _is_like_cell(name: str) -> bool:
     return not name or len(name.split()) > 3 or re.fullmatch(r"[-+]?\d+(\.\d+)?", name) is not None
 
 
 def check_texts(rows: Rows, name: str, problems: Problems) -> None:
-    """Note texts that cannot be used: absent, blank, not text, not UTF-8, or too big to be a text."""
+    """Report texts that cannot be used: missing, blank, not text, not UTF-8, or too long."""
     kind = rows.table.schema.field(name).type
     where = rows.where
     if name in rows.mixed:
         problems.add(where, f"text column {quote(name)} mixes {rows.mixed[name]}", "Give text in every row")
         return
+    remedy = f"Set {_argument('text', 'NAME')} to the text column"
     if not is_string(kind):
-        named = "nested objects or lists" if pa.types.is_nested(kind) else f"{kind} values"
-        problems.add(where, f"text column {quote(name)} holds {named}, not text", "Name the text column with --text")
+        values = "nested objects or lists" if pa.types.is_nested(kind) else f"{kind} values"
+        problems.add(where, f"text column {quote(name)} holds {values}, not text", remedy)
         return
     if _is_numeric(rows, name):
-        problems.add(where, f"text column {quote(name)} holds only numbers", "Name the text column with --text")
+        problems.add(where, f"text column {quote(name)} holds only numbers", remedy)
         return
     blank: list[np.ndarray] = []
-    huge: list[np.ndarray] = []
+    long: list[np.ndarray] = []
     for start, texts in rows.walk(name):
         try:
             texts.validate(full=True)
@@ -247,13 +275,12 @@ def check_texts(rows: Rows, name: str, problems: Problems) -> None:
         lengths = pc.binary_length(texts)
         empty = pc.or_(pc.equal(lengths, 0), pc.utf8_is_space(texts)).fill_null(True)
         blank.append(start + np.flatnonzero(empty.to_numpy(zero_copy_only=False)))
-        huge.append(
-            start + np.flatnonzero(pc.greater(lengths, 1 << 20).fill_null(False).to_numpy(zero_copy_only=False))
-        )
+        too_long = pc.greater(lengths, MAX_TEXT).fill_null(False)
+        long.append(start + np.flatnonzero(too_long.to_numpy(zero_copy_only=False)))
     remedy = "Fill them in or remove the rows"
     problems.add_rows(where, f"without text in {quote(name)}", rows.number(np.concatenate(blank)), remedy)
     what = f"with more than 1 MB of text in {quote(name)}"
-    problems.add_rows(where, what, rows.number(np.concatenate(huge)), "Shorten them, or close a quote left open")
+    problems.add_rows(where, what, rows.number(np.concatenate(long)), "Shorten them, or close an open quote")
 
 
 def _is_numeric(rows: Rows, name: str) -> bool:

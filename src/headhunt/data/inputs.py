@@ -1,7 +1,7 @@
-"""The files of a corpus, here or behind a URL: which there are, how many rows each has, and any stretch of them.
+"""Find the files of a corpus, on this machine or behind a URL, and read their rows in ranges.
 
-Hides filesystems and formats. Parquet is streamed from where it lies. In other formats no row can be jumped to, so
-they are read once by `files`, through the cache where they are big, and mapped from then on.
+Parquet is streamed from its place. Other formats do not allow reading from an arbitrary row, so such a file is read
+once, through the cache if it is large, and memory-mapped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-import tempfile
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,52 +25,52 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from headhunt.data.columns import Columns, find_columns, is_string
+from headhunt.data.columns import MAX_TEXT, Columns, find_columns, is_string
 from headhunt.data.problems import Problems, brief, quote, quote_some
-from headhunt.data.readers import FORMATS, name_format, read_file
+from headhunt.data.readers import FORMATS, detect_format, read_file
 from headhunt.data.sources import Rows
-from headhunt.data.tables import Table, find_cache
+from headhunt.data.tables import Table
 from headhunt.errors import DataError
+from headhunt.storage import atomic_file, cache_dir
 
 FAULTS = ("", "no text", "more than 1 MB of text", "not UTF-8", "not text", "not readable")
-"""What can be wrong with a row, by its code; 0 is nothing."""
+"""Descriptions of the reasons why a row cannot be labelled, by code; 0 means that it can."""
 NONE, EMPTY, LONG, CODING, OTHER, BROKEN = range(len(FAULTS))
-STRETCH = 4 << 20  # bytes of rows read at a time, about
-_MOST_TEXT = 1 << 20  # bytes; more is a quote left open or a file in a cell, as it is for training data
+READ_BYTES = 4 << 20  # approximate size of the rows read at a time
 _WILD = re.compile(r"[*?\[]")
 _QUERY = re.compile(r"\?\w+=[^&?*]*(&\w+=[^&?*]*)*$")
 
 
 class UnreadableInputError(Exception):
-    """A file, or the rest of it, cannot be read; the message says why."""
+    """Signal that a file, or the rest of it, cannot be read; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file as it was found."""
+    """A file with its size and time at the start of a job."""
 
     path: str
-    """On its filesystem; what `root` leads to is not part of it."""
+    """Path on its filesystem, without the root."""
     size: int
     time: int
-    """When it was last changed, in nanoseconds."""
+    """Time of the last change, in nanoseconds."""
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """A URL as what leads to its filesystem, "" for this machine's own, and the path there."""
+    """Split a URL into the root of its filesystem ("" for the local one) and the path on it."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme == "file":
         return "", Path(rest if mark else url).expanduser().absolute().as_posix()
     query = _QUERY.search(rest)
-    asked = query.group() if query else ""
-    host, _, path = rest.removesuffix(asked).partition("/")
-    root = f"{scheme}://{host}{asked}"
+    options = query.group() if query else ""
+    host, _, path = rest.removesuffix(options).partition("/")
+    root = f"{scheme}://{host}{options}"
     base = _open(root)[1].rstrip("/")
     return root, f"{base}/{path}".rstrip("/")
 
 
 def filesystem(root: str) -> pafs.FileSystem:
-    """The filesystem that the first half of `split_url` leads to."""
+    """Return the filesystem of a root (see `split_url`)."""
     return _open(root)[0]
 
 
@@ -88,22 +88,22 @@ def _open(root: str) -> tuple[pafs.FileSystem, str]:
 
 
 def name_input(root: str, path: str) -> str:
-    """A path as the user writes it."""
+    """Return a path as the user writes it."""
     return f"{root.partition('://')[0]}://{path.lstrip('/')}" if root else path
 
 
 def find_inputs(source: str) -> tuple[str, list[Input]]:
-    """The files that a path, folder, glob or URL stands for, in the order of their names.
+    """Find the files that a path, folder, glob or URL stands for, sorted by name.
 
     Args:
-        source: One file; a folder, taken with all below it; or a pattern with `*`, `?`, `[…]` or `**`. Files whose
-            name starts with a dot or an underscore, and in a folder those of other formats, are not taken.
+        source: One file; a folder with everything below it; or a pattern with `*`, `?`, `[…]` or `**`. Names that start
+            with a dot or an underscore are ignored, and so are files of other formats in a folder.
 
     Returns:
-        What leads to their filesystem, and the files.
+        The root of their filesystem, and the files.
 
     Raises:
-        DataError: If there are none.
+        DataError: If there are no files.
     """
     root, path = split_url(source)
     store = filesystem(root)
@@ -112,29 +112,30 @@ def find_inputs(source: str) -> tuple[str, list[Input]]:
         if info.type == pafs.FileType.File:
             return root, [_input(info)]
         if info.type == pafs.FileType.Directory:
-            found = [item for item in _walk(store, path) if name_format(Path(item.path))]
+            matches = [item for item in _walk(store, path) if detect_format(Path(item.path))]
         elif wild := _WILD.search(path):
             base = path[: wild.start()].rpartition("/")[0]
-            pattern = _pattern(path)
-            deep = "/" in path[wild.start() :] or "**" in path
-            found = [item for item in _walk(store, base or "/", deep) if pattern.fullmatch(item.path)]
+            pattern = _compile_glob(path)
+            recursive = "/" in path[wild.start() :] or "**" in path
+            matches = [item for item in _walk(store, base or "/", recursive) if pattern.fullmatch(item.path)]
         else:
-            raise DataError(f"--input must be a file, a folder, a pattern or a URL that is there; found no {source!r}.")
+            raise DataError(f"The input must be an existing file, folder, pattern or URL; {source!r} does not exist.")
     except FileNotFoundError:
-        found = []
+        matches = []
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"--input must be readable; {source!r} is not: {brief(error)}.") from None
-    if not found:
-        raise DataError(f"--input must name at least one file; nothing fits {source!r}. Read are {', '.join(FORMATS)}.")
-    return root, sorted(map(_input, found), key=lambda file: file.path)
+        raise DataError(f"The input must be readable; {source!r} is not: {brief(error)}.") from None
+    if not matches:
+        formats = ", ".join(FORMATS)
+        raise DataError(f"The input must match at least one file; {source!r} matches none. Supported: {formats}.")
+    return root, sorted(map(_input, matches), key=lambda file: file.path)
 
 
 def _input(info: pafs.FileInfo) -> Input:
     return Input(info.path, info.size, info.mtime_ns or 0)
 
 
-def _walk(store: pafs.FileSystem, base: str, deep: bool = True) -> list[pafs.FileInfo]:
-    items = store.get_file_info(pafs.FileSelector(base, recursive=deep))
+def _walk(store: pafs.FileSystem, base: str, recursive: bool = True) -> list[pafs.FileInfo]:
+    items = store.get_file_info(pafs.FileSelector(base, recursive=recursive))
     hidden = re.compile(r"(^|/)[._]")
     return [
         item
@@ -143,30 +144,31 @@ def _walk(store: pafs.FileSystem, base: str, deep: bool = True) -> list[pafs.Fil
     ]
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    """A glob as an expression over whole paths."""
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", path)
+def _compile_glob(path: str) -> re.Pattern[str]:
+    """Convert a glob to a regular expression for complete paths."""
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", path)
     return re.compile(
         "".join(
-            words.get(part) or ("[^" + part[2:] if part[:2] == "[!" else part if part[:1] == "[" else re.escape(part))
-            for part in parts
+            wildcards.get(token)
+            or ("[^" + token[2:] if token[:2] == "[!" else token if token[:1] == "[" else re.escape(token))
+            for token in tokens
         )
     )
 
 
 class ParquetRows:
-    """Rows of a Parquet file, streamed: who asks for later rows goes on from where the last stretch ended."""
+    """Rows of a Parquet file. Reading later rows continues the stream of the last read."""
 
     def __init__(self, store: pafs.FileSystem, path: str) -> None:
-        # Through a buffer: without one, Arrow takes a whole column of a row group into memory.
-        self._file = pq.ParquetFile(store.open_input_file(path), buffer_size=STRETCH)
+        # Without a buffer, Arrow loads a complete column of a row group into memory.
+        self._file = pq.ParquetFile(store.open_input_file(path), buffer_size=READ_BYTES)
         groups = [self._file.metadata.row_group(number) for number in range(self._file.metadata.num_row_groups)]
         self.rows = self._file.metadata.num_rows
         self.schema = self._file.schema_arrow
         self._ends = np.cumsum([group.num_rows for group in groups])
         width = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
-        self._step = int(np.clip(STRETCH / max(1, width), 16, 8192))
+        self._step = int(np.clip(READ_BYTES / max(1, width), 16, 8192))
         self._stream: Iterator[pa.RecordBatch] | None = None
         self._at, self._rest = 0, None
         self._columns: list[str] | None = None
@@ -174,7 +176,7 @@ class ParquetRows:
     def read(
         self, start: int, stop: int, columns: list[str] | None = None
     ) -> Iterator[tuple[pa.Table, np.ndarray | None]]:
-        """Rows from `start` to `stop` in stretches, each with the codes of what is wrong with its rows, if anything."""
+        """Iterate over the rows from `start` to `stop` in tables, each with fault codes, or None without faults."""
         if self._stream is None or start < self._at or columns != self._columns or self._group(start) > self._group():
             first = self._group(start)
             self._at = int(self._ends[first - 1]) if first else 0
@@ -185,34 +187,34 @@ class ParquetRows:
             try:
                 piece = self._rest if self._rest is not None else pa.Table.from_batches([next(self._stream)])
             except BaseException as error:
-                self._stream = None  # what comes next is unknown
+                self._stream = None  # its position is unknown now
                 if isinstance(error, StopIteration):
                     raise pa.ArrowInvalid(f"the file ends before row {stop:,}") from None
                 raise
             end = self._at + len(piece)
-            skip, taken = max(0, start - self._at), min(end, stop) - self._at
-            self._rest = piece.slice(taken) if 0 <= taken < len(piece) else None
-            self._at += max(0, taken)
-            if taken > skip:
-                yield piece.slice(skip, taken - skip), None
+            first, last = max(0, start - self._at), min(end, stop) - self._at
+            self._rest = piece.slice(last) if 0 <= last < len(piece) else None
+            self._at += max(0, last)
+            if last > first:
+                yield piece.slice(first, last - first), None
 
     def _group(self, row: int | None = None) -> int:
         return int(np.searchsorted(self._ends, self._at if row is None else row, side="right"))
 
 
 class TableRows:
-    """Rows of a file that was read whole; rows that could not be read are in their places, empty."""
+    """Rows of a file that was read completely. Unreadable rows keep their places and are empty."""
 
     def __init__(self, table: Table, other: np.ndarray) -> None:
         self._table, self._broken, self._other = table.arrow, np.sort(table.skipped), other
         self.rows = len(table.arrow) + len(self._broken)
         self.schema = table.arrow.schema
-        self._step = int(np.clip(STRETCH * max(1, self.rows) / max(1, table.arrow.nbytes), 16, 8192))
+        self._step = int(np.clip(READ_BYTES * max(1, self.rows) / max(1, table.arrow.nbytes), 16, 8192))
 
     def read(
         self, start: int, stop: int, columns: list[str] | None = None
     ) -> Iterator[tuple[pa.Table, np.ndarray | None]]:
-        """As for Parquet."""
+        """Iterate over rows as `ParquetRows.read` does."""
         table = self._table if columns is None else self._table.select(columns)
         for first in range(start, stop, self._step):
             numbers = np.arange(first, min(first + self._step, stop)) + 1
@@ -226,12 +228,12 @@ class TableRows:
 
 
 def open_rows(root: str, file: Input, texts: Sequence[str] = ()) -> ParquetRows | TableRows:
-    """Opens a file.
+    """Open a file.
 
     Args:
-        root: What leads to its filesystem.
+        root: The root of its filesystem.
         file: The file.
-        texts: Names of the columns with texts: in JSON, rows in which they hold something else are looked for.
+        texts: Names of the text columns. In JSON, rows with other values in them are marked as faulty.
 
     Raises:
         UnreadableInputError: If it cannot be read.
@@ -239,11 +241,11 @@ def open_rows(root: str, file: Input, texts: Sequence[str] = ()) -> ParquetRows 
     name = Path(file.path)
     rows: ParquetRows | TableRows
     try:
-        if name_format(name) == "parquet":
+        if detect_format(name) == "parquet":
             check_unchanged(root, file)
             rows = ParquetRows(filesystem(root), file.path)
         else:
-            rows = _read_whole(root, file, texts)
+            rows = _read_table(root, file, texts)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableInputError(brief(error)) from None
     names = rows.schema.names
@@ -255,10 +257,10 @@ def open_rows(root: str, file: Input, texts: Sequence[str] = ()) -> ParquetRows 
 
 
 def check_unchanged(root: str, file: Input) -> None:
-    """Refuses a file that is not the one that was planned with.
+    """Check that a file is the same as at the start of the job.
 
     Raises:
-        UnreadableInputError: If it is another, or gone.
+        UnreadableInputError: If it was changed or removed.
     """
     try:
         if _input(filesystem(root).get_file_info(file.path)) == file:
@@ -268,7 +270,7 @@ def check_unchanged(root: str, file: Input) -> None:
     raise UnreadableInputError("the file was changed or removed meanwhile")
 
 
-def _read_whole(root: str, file: Input, texts: Sequence[str]) -> TableRows:
+def _read_table(root: str, file: Input, texts: Sequence[str]) -> TableRows:
     check_unchanged(root, file)
     path = _fetch(root, file) if root else Path(file.path)
     problems = Problems(path.name)
@@ -281,65 +283,58 @@ def _read_whole(root: str, file: Input, texts: Sequence[str]) -> TableRows:
 
 
 def _fetch(root: str, file: Input) -> Path:
-    """A copy of a remote file on this machine: the readers of text formats go through a file more than once."""
+    """Copy a remote file into the cache, because the readers of text formats read a file more than once."""
     key = hashlib.blake2b(repr((root, file)).encode(), digest_size=12).hexdigest()
-    path = find_cache() / f"{key}-{PurePosixPath(file.path).name}"
+    path = cache_dir("tables") / f"{key}-{PurePosixPath(file.path).name}"
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=find_cache()) as folder:
-            copy = Path(folder) / "copy"
-            pafs.copy_files(
-                file.path,
-                copy.as_posix(),
-                source_filesystem=filesystem(root),
-                destination_filesystem=pafs.LocalFileSystem(),
-            )
-            os.utime(copy, ns=(file.time, file.time))  # the cache of tables goes by it
-            copy.replace(path)
+        with atomic_file(path, sync=False) as copy, filesystem(root).open_input_stream(file.path, None) as remote:
+            shutil.copyfileobj(remote, copy, READ_BYTES)
+        os.utime(path, ns=(file.time, file.time))  # the time is in the key of the converted table
     return path
 
 
 def _not_text(path: Path, name: str) -> np.ndarray:
-    """Numbers of the rows of a JSON file in which a column of texts holds something else."""
+    """Return the numbers of the rows of a JSON file in which a text column holds another type."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8-sig")
         start = file.read(1 << 16).lstrip()[:1]
         file.seek(0)
         values: Any = json.load(file) if start == "[" else (line for line in file if line.strip())
-        found = []
+        numbers = []
         for number, value in enumerate(values, 1):
             try:
                 row = json.loads(value) if isinstance(value, str) else value
             except (ValueError, RecursionError):
-                continue  # is known not to be readable
+                continue  # already reported as unreadable
             if isinstance(row, dict) and not isinstance(row.get(name), str | None):
-                found.append(number)
-    return np.array(found, np.int64)
+                numbers.append(number)
+    return np.array(numbers, np.int64)
 
 
 def choose_columns(
     rows: ParquetRows | TableRows, where: str, *, pair: bool, text: str | None, text_b: str | None
 ) -> Columns:
-    """The columns with texts, named or found, as `load_texts` finds them.
+    """Return the text columns, as given or as `load_texts` finds them.
 
     Raises:
-        DataError: If they cannot be told.
+        DataError: If they are missing or ambiguous.
     """
     if text is not None and (text_b is not None) == pair:
         return Columns(text, text_b, None)
     sample = [table for table, _ in rows.read(0, min(rows.rows, 1000))]
     table = pa.concat_tables(sample) if sample else rows.schema.empty_table()
     problems = Problems(where)
-    found = find_columns(Rows(where, table), problems, text=text, text_b=text_b, pair=pair, labelled=False)
-    if found is None:
+    columns = find_columns(Rows(where, table), problems, text=text, text_b=text_b, pair=pair, labelled=False)
+    if columns is None:
         raise problems.as_error()
-    return found
+    return columns
 
 
 def check_schema(schema: pa.Schema, columns: Columns) -> None:
-    """Checks that a file has the columns with texts.
+    """Check that a file has the text columns.
 
     Raises:
-        UnreadableInputError: If it has not.
+        UnreadableInputError: If a column is missing or does not hold text.
     """
     for name in (columns.text, columns.text_b):
         if name is None:
@@ -351,12 +346,12 @@ def check_schema(schema: pa.Schema, columns: Columns) -> None:
             raise UnreadableInputError(f"column {quote(name)} holds {kind} values, not text")
 
 
-def judge(column: pa.ChunkedArray | pa.Array, codes: np.ndarray) -> pa.Array:
-    """Finds the rows of a column that cannot be labelled.
+def find_faults(column: pa.ChunkedArray | pa.Array, codes: np.ndarray) -> pa.Array:
+    """Find the rows of a column that cannot be labelled.
 
     Args:
-        column: Texts.
-        codes: What is wrong with each row; what is found is written into it where nothing was before.
+        column: The texts.
+        codes: The fault of each row (see `FAULTS`); updated in place for rows without a fault so far.
 
     Returns:
         The texts as one array; null where they are not UTF-8.
@@ -369,17 +364,17 @@ def judge(column: pa.ChunkedArray | pa.Array, codes: np.ndarray) -> pa.Array:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        texts = _without_strange(texts, codes)
+        texts = _drop_invalid(texts, codes)
     if not pa.types.is_large_string(texts.type):
         texts = texts.cast(pa.string())
     lengths = pc.binary_length(texts).fill_null(0)
     empty = pc.or_(pc.equal(lengths, 0), pc.utf8_is_space(texts).fill_null(True))
-    for code, wrong in ((EMPTY, empty), (LONG, pc.greater(lengths, _MOST_TEXT))):
-        codes[(codes == NONE) & wrong.to_numpy(zero_copy_only=False)] = code
+    for code, faulty in ((EMPTY, empty), (LONG, pc.greater(lengths, MAX_TEXT))):
+        codes[(codes == NONE) & faulty.to_numpy(zero_copy_only=False)] = code
     return texts
 
 
-def _without_strange(texts: pa.Array, codes: np.ndarray) -> pa.Array:
+def _drop_invalid(texts: pa.Array, codes: np.ndarray) -> pa.Array:
     kept: list[str | None] = []
     for at, raw in enumerate(texts.cast(pa.large_binary() if texts.type == pa.large_string() else pa.binary())):
         try:

@@ -1,4 +1,4 @@
-"""Whatever the user has — a file, a folder, a data frame, lists — as rows of Arrow tables, split by split."""
+"""Read any source (a file, a folder, a data frame, lists) as rows of Arrow tables, split by split."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headhunt.data.problems import Problems, count, quote, quote_some
-from headhunt.data.readers import name_format, read_file
-from headhunt.data.tables import tabulate_columns
+from headhunt.data.readers import detect_format, read_file
+from headhunt.data.tables import from_columns
 
 SPLIT_NAMES = {
     "train": "train",
@@ -34,12 +34,12 @@ class Rows:
     """Rows of an Arrow table, in order.
 
     Attributes:
-        where: What messages call the source.
-        table: The table; its columns may be mapped from a file.
-        positions: Which rows of the table, or None for all.
+        where: The name of the source in messages.
+        table: The table; its columns may be memory-mapped from a file.
+        positions: The positions of the rows in the table, or None for all rows.
         skipped: Numbers (from 1) of rows of the source that are not in the table.
-        class_names: Names of integer labels, for columns that come with them.
-        mixed: Columns whose values have no common type, with what was found.
+        class_names: Names of integer labels, for columns that have them.
+        mixed: Columns whose values have no common type, with a description.
     """
 
     where: str
@@ -53,24 +53,24 @@ class Rows:
         return len(self.table) if self.positions is None else len(self.positions)
 
     def take(self, positions: np.ndarray) -> "Rows":
-        """Choose rows by position; nothing is copied but the positions."""
-        chosen = positions if self.positions is None else self.positions[positions]
-        return Rows(self.where, self.table, chosen, self.skipped, self.class_names, self.mixed)
+        """Select rows by position; only the positions are copied."""
+        selected = positions if self.positions is None else self.positions[positions]
+        return Rows(self.where, self.table, selected, self.skipped, self.class_names, self.mixed)
 
     def number(self, positions: np.ndarray) -> np.ndarray:
-        """Number rows as the user counts them: from 1, the unreadable ones included."""
+        """Return row numbers as the user counts them: from 1, including unreadable rows."""
         if not len(self.skipped):
             return np.asarray(positions) + 1
         readable = np.setdiff1d(np.arange(1, len(self) + len(self.skipped) + 1), self.skipped)
         return readable[positions]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Get a whole column; copies if only some rows are taken, so not for texts."""
+        """Return a complete column. It is copied if rows are selected, so do not use it for texts."""
         column = self.table[name]
         return column if self.positions is None else column.take(pa.array(self.positions))
 
     def read(self, name: str, start: int, stop: int) -> pa.Array:
-        """Get a stretch of a column as one array, categories as what they stand for."""
+        """Return the rows of a column from `start` to `stop` as one array, with categories decoded."""
         column = self.table[name]
         if self.positions is None:
             piece = column.slice(start, stop - start)
@@ -82,7 +82,7 @@ class Rows:
         return array.cast(pa.string()) if str(array.type) == "string_view" else array
 
     def walk(self, name: str) -> Iterator[tuple[int, pa.Array]]:
-        """Go through a column in batches, each with the position of its first row."""
+        """Iterate over a column in batches, each with the position of its first row."""
         width = max(1, self.table[name].nbytes // max(1, len(self.table)))
         step = max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
         for start in range(0, len(self), step):
@@ -90,18 +90,18 @@ class Rows:
 
 
 def _gather(column: pa.ChunkedArray, positions: np.ndarray) -> pa.Array:
-    """Take rows of a chunked column without joining its chunks first, as Arrow's own take would."""
+    """Take rows of a chunked column without concatenating its chunks first, unlike Arrow's own take."""
     bounds = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
     owners = np.searchsorted(bounds, positions, side="right") - 1
     order = np.argsort(owners, kind="stable")
-    parts = []
+    pieces = []
     for owner in np.unique(owners):
         inside = positions[order[owners[order] == owner]] - bounds[owner]
-        parts.append(column.chunk(int(owner)).take(pa.array(inside)))
-    if not parts:
+        pieces.append(column.chunk(int(owner)).take(pa.array(inside)))
+    if not pieces:
         return pa.array([], column.type)
-    joined = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
-    if len(parts) > 1 and not np.array_equal(order, np.arange(len(order))):
+    joined = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
+    if len(pieces) > 1 and not np.array_equal(order, np.arange(len(order))):
         joined = joined.take(pa.array(np.argsort(order, kind="stable")))
     return joined
 
@@ -111,8 +111,8 @@ def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, 
 
     Args:
         source: A path, table, data frame, dataset, dict or lists (see `Task.load`).
-        problems: Takes what is wrong; a split that cannot be read is missing from the result.
-        notes: Takes what was left aside.
+        problems: Receives everything that is wrong; a split that cannot be read is missing from the result.
+        notes: Receives the names of ignored files and splits.
     """
     if isinstance(source, str | Path) and Path(source).expanduser().is_dir():
         return _read_folder(Path(source).expanduser(), problems, notes)
@@ -123,21 +123,21 @@ def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, 
 
 
 def name_source(source: Any) -> str:
-    """Name a source as messages do."""
+    """Return the name of a source in messages."""
     if isinstance(source, str | Path):
         return Path(source).name or str(source)
     return "the data"
 
 
 def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
-    """Read one source without splits, or note why it cannot be read."""
+    """Read one source without splits, or report why it cannot be read."""
     mixed: dict[str, str] = {}
     if isinstance(source, str | Path):
         return _read_path(Path(source).expanduser(), where, problems)
     if isinstance(source, Rows):
         return source
     if isinstance(source, pa.Table):
-        return _check_names(_name_classes(Rows(where, source)), problems)
+        return _check_names(_read_class_names(Rows(where, source)), problems)
     if hasattr(source, "features") and hasattr(source, "data"):
         return _read_dataset(source, where)
     if hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -160,14 +160,14 @@ def _read_path(path: Path, where: str, problems: Problems) -> Rows | None:
     if table is None:
         return None
     rows = Rows(where, table.arrow, skipped=table.skipped, mixed=table.mixed)
-    return _check_names(_name_classes(rows), problems)
+    return _check_names(_read_class_names(rows), problems)
 
 
 def _check_names(rows: Rows, problems: Problems) -> Rows | None:
     names = rows.table.column_names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems.add(rows.where, f"{quote_some(twice)} names two columns", "Give every column its own name")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        problems.add(rows.where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
         return None
     return rows
 
@@ -178,7 +178,7 @@ def _read_folder(folder: Path, problems: Problems, notes: list[str]) -> dict[str
     for path in sorted(folder.iterdir()):
         stem = path.name.split(".")[0].lower()
         split = SPLIT_NAMES.get(_SHARD.sub("", stem))
-        if split and path.is_file() and name_format(path):
+        if split and path.is_file() and detect_format(path):
             files.setdefault(split, []).append(path)
         elif not path.name.startswith("."):
             ignored.append(path.name)
@@ -190,25 +190,25 @@ def _read_folder(folder: Path, problems: Problems, notes: list[str]) -> dict[str
             what = f"{count(len(paths), 'file')} for the {split} split ({', '.join(path.name for path in paths)})"
             problems.add(folder.name, what, "Keep one of them")
             continue
-        parts = [_read_path(path, f"{folder.name}/{path.name}", problems) for path in paths]
-        read = [part for part in parts if part is not None]
-        if len(read) == len(paths):
-            splits[split] = read[0] if len(read) == 1 else _join_shards(read)
+        results = [_read_path(path, f"{folder.name}/{path.name}", problems) for path in paths]
+        shards = [rows for rows in results if rows is not None]
+        if len(shards) == len(paths):
+            splits[split] = shards[0] if len(shards) == 1 else _join_shards(shards)
     if not files:
         what = "no file in this folder is named after a split" + (f" (found {quote_some(ignored)})" if ignored else "")
         problems.add(folder.name, what, "Name them train.csv and, if you have them, validation.csv and test.csv")
     return splits
 
 
-def _join_shards(parts: list[Rows]) -> Rows:
-    table = pa.concat_tables([part.table for part in parts], promote_options="permissive")
-    return Rows(parts[0].where, table, class_names=parts[0].class_names, mixed=parts[0].mixed)
+def _join_shards(shards: list[Rows]) -> Rows:
+    table = pa.concat_tables([shard.table for shard in shards], promote_options="permissive")
+    return Rows(shards[0].where, table, class_names=shards[0].class_names, mixed=shards[0].mixed)
 
 
 def _has_splits(source: Mapping[Any, Any]) -> bool:
-    """Tell a dict of splits from a dict of columns: it has a split's name, and that is not a plain column."""
-    named = [value for key, value in source.items() if str(key).lower() in SPLIT_NAMES]
-    return any(not _is_column(value) for value in named)
+    """Return True for a dict of splits: it has the name of a split, with a value that is not a column."""
+    values = [value for key, value in source.items() if str(key).lower() in SPLIT_NAMES]
+    return any(not _is_column(value) for value in values)
 
 
 def _is_column(value: Any) -> bool:
@@ -235,11 +235,11 @@ def _read_mapping(source: Mapping[Any, Any], problems: Problems, notes: list[str
 
 
 def _read_dataset(source: Any, where: str) -> Rows:
-    """Read a `datasets.Dataset` through its Arrow table, its selection of rows as positions."""
+    """Read a `datasets.Dataset` through its Arrow table, with its selection of rows as positions."""
     table = source.data.table
-    chosen = getattr(source, "_indices", None)
-    positions = None if chosen is None else chosen.column(0).to_numpy().astype(np.int64)
-    rows = _name_classes(Rows(where, table, positions))
+    indices = getattr(source, "_indices", None)
+    positions = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
+    rows = _read_class_names(Rows(where, table, positions))
     for name, feature in source.features.items():
         names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
         if names:
@@ -247,8 +247,8 @@ def _read_dataset(source: Any, where: str) -> Rows:
     return rows
 
 
-def _name_classes(rows: Rows) -> Rows:
-    """Read class names from the notes that `datasets` leaves in the tables it writes."""
+def _read_class_names(rows: Rows) -> Rows:
+    """Read class names from the metadata that `datasets` writes into its tables."""
     try:
         features = json.loads((rows.table.schema.metadata or {})[b"huggingface"])["info"]["features"]
         for name, feature in features.items():
@@ -262,17 +262,17 @@ def _name_classes(rows: Rows) -> Rows:
 
 def _read_frame(frame: Any, where: str, problems: Problems) -> Rows | None:
     names = [str(name) for name in frame.columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems.add(where, f"{quote_some(twice)} names two columns", "Give every column its own name")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        problems.add(where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
         return None
     return _read_columns({name: frame.iloc[:, at] for at, name in enumerate(names)}, where, problems, {})
 
 
 def _read_columns(columns: dict[str, Any], where: str, problems: Problems, mixed: dict[str, str]) -> Rows | None:
-    plain = [name for name, values in columns.items() if not _is_list(values)]
-    if plain:
-        problems.add(where, f"{quote_some(plain)} holds no list of values", "Give every column as a list")
+    scalars = [name for name, values in columns.items() if not _is_list(values)]
+    if scalars:
+        problems.add(where, f"{quote_some(scalars)} must be a list of values", "Give every column as a list")
         return None
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -282,15 +282,15 @@ def _read_columns(columns: dict[str, Any], where: str, problems: Problems, mixed
     if not columns or not any(lengths.values()):
         problems.add(where, "there are no rows", "Give at least one text and its label")
         return None
-    return Rows(where, tabulate_columns(columns, mixed), mixed=mixed)
+    return Rows(where, from_columns(columns, mixed), mixed=mixed)
 
 
 def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Rows | None:
-    """Read (texts, labels), a list of (text, label) or (text, text_b, label), of objects, or of texts alone."""
+    """Read (texts, labels), or a list of (text, label), (text, text_b, label), mappings or texts."""
     if not len(source):
         problems.add(where, "the list is empty", "Give at least one text and its label")
         return None
-    if isinstance(source, tuple) and len(source) in (2, 3) and all(_is_list(part) for part in source):
+    if isinstance(source, tuple) and len(source) in (2, 3) and all(_is_list(column) for column in source):
         names = ("text", "label") if len(source) == 2 else ("text", "text_b", "label")
         return _read_columns(dict(zip(names, source, strict=True)), where, problems, {})
     if all(isinstance(row, Mapping) for row in source):

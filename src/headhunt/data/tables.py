@@ -1,7 +1,6 @@
-"""Arrow tables: made batch by batch or of Python values, kept in memory or mapped from the cache."""
+"""Build Arrow tables batch by batch or from Python values, in memory or in the cache."""
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +11,19 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from headhunt.data.problems import Problems
+from headhunt.storage import cache_dir
 
-BIG = 32 << 20  # bytes; a smaller file is read into memory, a bigger one is mapped from the cache
+MAX_IN_MEMORY = 32 << 20  # bytes; a larger file is converted once and mapped from the cache
 _CACHE_VERSION = 1
 
 
 class Table(NamedTuple):
-    """A file as read.
+    """The contents of a file.
 
     Attributes:
         arrow: The rows that could be read.
-        skipped: Numbers (from 1) of the rows that could not.
-        mixed: Columns whose values have no common type, with what was found; told only if the column is used.
+        skipped: Numbers (from 1) of the rows that could not be read.
+        mixed: Columns whose values have no common type, with a description; reported only if the column is used.
     """
 
     arrow: pa.Table
@@ -31,15 +31,12 @@ class Table(NamedTuple):
     mixed: dict[str, str]
 
 
-def find_cache() -> Path:
-    """Find the folder for converted files, making it where needed."""
-    folder = Path(os.environ.get("HEADHUNT_CACHE") or Path.home() / ".cache" / "headhunt") / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+class TableWriter:
+    """A table under construction, in memory or in an Arrow file.
 
-
-class Spool:
-    """Where the batches of a file go: memory for a small file, an Arrow file for a big one."""
+    Args:
+        path: The Arrow file; None keeps the rows in memory.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -52,10 +49,10 @@ class Spool:
         self._metadata: dict[bytes, bytes] = {}
 
     def add(self, table: pa.Table) -> None:
-        """Take the next rows; columns may appear or widen (null to string, whole numbers to decimals) on the way."""
+        """Append rows. Later rows may add columns or widen their types (null to string, integers to floats)."""
         schema = table.schema.remove_metadata()
         if self._schema is None:
-            # the names of classes are there, in files that `datasets` wrote
+            # Files written by `datasets` keep the names of classes in their metadata.
             self._metadata = {
                 key: value for key, value in (table.schema.metadata or {}).items() if key == b"huggingface"
             }
@@ -64,7 +61,7 @@ class Spool:
             merged = self._merge(self._schema, schema)
             if merged != self._schema:
                 self._rewrite(merged)
-        table = _fit(table, self._schema)
+        table = _convert(table, self._schema)
         self.rows += len(table)
         if self._writer:
             self._writer.write_table(table)
@@ -72,11 +69,11 @@ class Spool:
             self._tables.append(table)
 
     def finish(self) -> pa.Table:
-        """Close the file and give the table, mapped where it is a file."""
+        """Close the file and return the table, memory-mapped if it is in a file."""
         if self._schema is None:
             return pa.table({})
         if self._writer is None or self.path is None:
-            table = pa.concat_tables([_fit(table, self._schema) for table in self._tables])
+            table = pa.concat_tables([_convert(table, self._schema) for table in self._tables])
             return table.replace_schema_metadata(self._metadata)
         self._writer.close()
         return map_arrow(self.path)
@@ -92,10 +89,10 @@ class Spool:
             return
         self._writer.close()
         written = map_arrow(self.path)
-        self.path.unlink()  # the mapping keeps the old rows readable until they are copied
+        self.path.unlink()  # the memory map keeps the old rows readable until they are copied
         self._open(schema)
         for batch in written.to_batches():
-            self._writer.write_table(_fit(pa.Table.from_batches([batch]), schema))
+            self._writer.write_table(_convert(pa.Table.from_batches([batch]), schema))
 
     def _merge(self, old: pa.Schema, new: pa.Schema) -> pa.Schema:
         fields = {field.name: field for field in old}
@@ -111,8 +108,8 @@ class Spool:
         return pa.schema(fields.values())
 
 
-def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give a table the columns and types of a schema; what has no other common type becomes text."""
+def _convert(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Convert a table to a schema. Nested values become text where the schema says so."""
     if table.schema.equals(schema):
         return table
     columns = []
@@ -126,31 +123,42 @@ def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def keep(path: Path, origin: Path, option: str, problems: Problems, fill: Callable[[Spool], None]) -> Table:
-    """Read a small file into memory and a big one through the cache, where only faultless files stay."""
-    if path.stat().st_size < BIG:
-        spool = Spool(None)
-        fill(spool)
-        return Table(spool.finish(), np.array(spool.skipped, np.int64), spool.mixed)
+def read_cached(
+    path: Path, origin: Path, variant: str, problems: Problems, fill: Callable[[TableWriter], None]
+) -> Table:
+    """Read a small file into memory and a large one through the cache, which keeps only files without problems.
+
+    Args:
+        path: The file.
+        origin: The file that the user gave; its path, size and time are the key of the cache.
+        variant: The way of reading, for example the delimiter; another part of the key.
+        problems: The list that `fill` adds to.
+        fill: Writes the rows of the file into a table.
+    """
+    if path.stat().st_size < MAX_IN_MEMORY:
+        writer = TableWriter(None)
+        fill(writer)
+        return Table(writer.finish(), np.array(writer.skipped, np.int64), writer.mixed)
     state = origin.stat()
-    key = repr((str(origin.resolve()), state.st_size, state.st_mtime_ns, option, _CACHE_VERSION))
-    kept = find_cache() / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.arrow"
-    if kept.exists():
-        return Table(map_arrow(kept), np.empty(0, np.int64), {})
+    key = repr((str(origin.resolve()), state.st_size, state.st_mtime_ns, variant, _CACHE_VERSION))
+    cache = cache_dir("tables")
+    cached = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.arrow"
+    if cached.exists():
+        return Table(map_arrow(cached), np.empty(0, np.int64), {})
     before = len(problems.lines)
-    with tempfile.TemporaryDirectory(dir=find_cache()) as folder:
-        spool = Spool(Path(folder) / "rows.arrow")
-        fill(spool)
-        table = spool.finish()
-        if spool.path and spool.path.exists() and not spool.mixed and len(problems.lines) == before:
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        writer = TableWriter(Path(folder) / "rows.arrow")
+        fill(writer)
+        table = writer.finish()
+        if writer.path and writer.path.exists() and not writer.mixed and len(problems.lines) == before:
             del table
-            spool.path.replace(kept)
-            table = map_arrow(kept)
-    return Table(table, np.array(spool.skipped, np.int64), spool.mixed)
+            writer.path.replace(cached)  # atomic: the temporary directory is on the same file system
+            table = map_arrow(cached)
+    return Table(table, np.array(writer.skipped, np.int64), writer.mixed)
 
 
 def map_arrow(path: Path) -> pa.Table:
-    """Map an Arrow file, of either of its two forms, into memory."""
+    """Memory-map an Arrow file, in the file format or the stream format."""
     source = pa.memory_map(str(path))
     try:
         return pa.ipc.open_file(source).read_all()
@@ -159,8 +167,8 @@ def map_arrow(path: Path) -> pa.Table:
         return pa.ipc.open_stream(source).read_all()
 
 
-def tabulate_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1) -> pa.Table:
-    """Make a table of Python columns; one whose values have no common type is kept as text and noted as mixed."""
+def from_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1) -> pa.Table:
+    """Build a table from Python columns. A column without a common type becomes text and is added to `mixed`."""
     arrays = {}
     for name, values in columns.items():
         try:
@@ -181,5 +189,5 @@ def _describe_mix(values: list[Any], first: int) -> str:
 
 
 def _name_type(value: Any) -> str:
-    names = {bool: "true/false", int: "whole numbers", float: "numbers", str: "text", dict: "objects", list: "lists"}
+    names = {bool: "true/false", int: "integers", float: "numbers", str: "text", dict: "objects", list: "lists"}
     return next((name for kind, name in names.items() if isinstance(value, kind)), type(value).__name__)

@@ -29,7 +29,7 @@ from headhunt.data.inputs import (
     UnreadableInputError,
     check_unchanged,
     filesystem,
-    judge,
+    find_faults,
     name_input,
     open_rows,
     split_url,
@@ -285,8 +285,8 @@ class Labeller:
             raise UnreadableInputError(brief(error)) from None
 
     def _label(self, table: pa.Table, codes: np.ndarray, shard: Shard) -> pa.Table:
-        texts = judge(table[self._columns.text], codes)
-        texts_b = None if self._columns.text_b is None else judge(table[self._columns.text_b], codes)
+        texts = find_faults(table[self._columns.text], codes)
+        texts_b = None if self._columns.text_b is None else find_faults(table[self._columns.text_b], codes)
         good = np.flatnonzero(codes == 0)
         chosen = pa.array(good)
         values = (

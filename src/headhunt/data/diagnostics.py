@@ -1,0 +1,158 @@
+"""Warn about unusual training data and summarize a task in figures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headhunt.data.labels import ProblemType
+from headhunt.data.problems import count, list_rows, quote
+from headhunt.data.splitting import Split
+
+_MAX_IMBALANCE = 10  # rows of the largest class per row of the smallest
+_FEW_ROWS = 5
+_MANY_WORDS = 100  # about as many as fit into the default maximum length
+_DEFAULT_MAX_LENGTH = 128
+
+
+def find_warnings(splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
+    """Return warnings about duplicates, contradictions, leaks, class imbalance and long texts."""
+    train = splits["train"]
+    return [
+        *_warn_of_duplicates(train),
+        *_warn_of_contradictions(train, problem_type),
+        *_warn_of_leaks(splits),
+        *_warn_of_classes(train, problem_type, labels),
+        *_warn_of_long_texts(train),
+    ]
+
+
+def _count_repeats(groups: np.ndarray) -> int:
+    return len(groups) - len(np.unique(groups))
+
+
+def _list_positions(split: Split, positions: np.ndarray) -> str:
+    return list_rows(split.rows.number(positions).tolist())
+
+
+def _warn_of_duplicates(split: Split) -> list[str]:
+    same, near = _count_repeats(split.keys), _count_repeats(split.groups)
+    if not near:
+        return []
+    _, first, sizes = np.unique(split.groups, return_index=True, return_counts=True)
+    largest = np.flatnonzero(split.groups == split.groups[first[sizes.argmax()]])
+    clauses = []
+    if same:
+        clauses.append(f"{count(same, 'repeats', 'repeat')} another but for case, punctuation and numbers")
+    if near > same:
+        clauses.append(f"{count(near - same, 'is', 'are')} nearly the same as another")
+    example = _list_positions(split, largest[:3])
+    return [f"of the training rows {' and '.join(clauses)} (such as {example}); splits and folds keep them together"]
+
+
+def _warn_of_contradictions(split: Split, problem_type: ProblemType) -> list[str]:
+    if problem_type == "regression":
+        return []
+    targets = (
+        split.targets
+        if problem_type == "single_label_classification"
+        else np.unique(split.targets, axis=0, return_inverse=True)[1].reshape(-1)
+    )
+    order = np.lexsort((targets, split.keys))
+    keys, targets = split.keys[order], targets[order]
+    clash = np.flatnonzero((keys[1:] == keys[:-1]) & (targets[1:] != targets[:-1])) + 1
+    if not len(clash):
+        return []
+    texts = len(np.unique(keys[clash]))
+    example = _list_positions(split, np.sort(order[clash[0] - 1 : clash[0] + 1]))
+    verb = "has" if texts == 1 else "have"
+    return [f"{count(texts, 'text')} {verb} more than one label in the training rows (such as {example})"]
+
+
+def count_leaks(splits: dict[str, Split]) -> dict[str, dict[str, int]]:
+    """Count the rows of each other split whose text, or nearly the same text, is also in a training row."""
+    train = splits["train"]
+    return {
+        name: {
+            "same": int(np.isin(split.keys, train.keys).sum()),
+            "near": int(np.isin(split.groups, train.groups).sum()),
+        }
+        for name, split in splits.items()
+        if name != "train"
+    }
+
+
+def _warn_of_leaks(splits: dict[str, Split]) -> list[str]:
+    warnings = []
+    for name, leaks in count_leaks(splits).items():
+        if not leaks["near"]:
+            continue
+        split, train = splits[name], splits["train"]
+        leaking = np.flatnonzero(np.isin(split.groups, train.groups))
+        source = np.flatnonzero(train.groups == split.groups[leaking[0]])[:1]
+        share = f"{count(leaks['near'], f'{name} row leaks', f'{name} rows leak')} ({leaks['near'] / len(split):.1%})"
+        what = f"{leaks['same']:,} have the text of a training row, {leaks['near'] - leaks['same']:,} nearly so"
+        examples = f"{_list_positions(split, leaking)}; the first is training {_list_positions(train, source)}"
+        warnings.append(f"{share}: {what} ({examples})")
+    return warnings
+
+
+def _count_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> np.ndarray:
+    if problem_type == "single_label_classification":
+        return np.bincount(split.targets, minlength=len(labels))
+    return split.targets.sum(0).astype(np.int64)
+
+
+def _warn_of_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
+    if problem_type == "regression":
+        return []
+    counts = _count_classes(split, problem_type, labels)
+    warnings = []
+    ratio = counts.max() / max(1, counts.min())
+    if ratio > _MAX_IMBALANCE:
+        most, least = labels[int(counts.argmax())], labels[int(counts.argmin())]
+        warnings.append(
+            f"classes are imbalanced: {quote(most)} has {counts.max():,} training rows, {quote(least)} "
+            f"{counts.min():,} ({ratio:.0f} to 1)"
+        )
+    rare = [labels[at] for at in np.flatnonzero(counts < _FEW_ROWS).tolist()]
+    if rare:
+        listed = ", ".join(quote(name, 40) for name in rare[:5]) + (", …" if len(rare) > 5 else "")
+        warnings.append(
+            f"{count(len(rare), 'class has', 'classes have')} fewer than {_FEW_ROWS} training rows: {listed}"
+        )
+    return warnings
+
+
+def _warn_of_long_texts(split: Split) -> list[str]:
+    long = np.flatnonzero(split.words > _MANY_WORDS)
+    if not len(long):
+        return []
+    texts = f"{count(len(long), 'text has', 'texts have')} more than {_MANY_WORDS:,} words"
+    return [
+        f"{texts} ({_list_positions(split, long)}); they are cut to {_DEFAULT_MAX_LENGTH} tokens by default, "
+        "a larger max_length=N keeps more"
+    ]
+
+
+def summarize(splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str]) -> dict[str, Any]:
+    """Return figures about the splits that can be written as JSON."""
+    train = splits["train"]
+    summary: dict[str, Any] = {
+        "rows": {name: len(split) for name, split in splits.items()},
+        "words": {name: _summarize_lengths(split.words) for name, split in splits.items()},
+        "duplicates": {"same": _count_repeats(train.keys), "near": _count_repeats(train.groups)},
+        "leaks": count_leaks(splits),
+    }
+    if problem_type == "regression":
+        values = train.targets.astype(float)
+        summary["number"] = {"min": values.min(), "mean": values.mean(), "max": values.max()}
+        return summary
+    counts = {name: _count_classes(split, problem_type, labels).tolist() for name, split in splits.items()}
+    summary["classes"] = {name: dict(zip(labels, numbers, strict=True)) for name, numbers in counts.items()}
+    summary["imbalance"] = max(counts["train"]) / max(1, min(counts["train"]))
+    return summary
+
+
+def _summarize_lengths(words: np.ndarray) -> dict[str, int]:
+    return {"median": int(np.median(words)), "p95": int(np.quantile(words, 0.95)), "max": int(words.max())}
