@@ -71,8 +71,8 @@ class TaskInfo:
             fingerprint=task.fingerprint,
             notes=tuple(task.notes),
             warnings=tuple(task.warnings),
-            limit=getattr(task, "limit", None),
-            test_given=getattr(task, "test_given", False),
+            limit=task.limit,
+            test_given=task.test_given,
         )
 
 

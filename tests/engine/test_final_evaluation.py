@@ -1,0 +1,202 @@
+"""The final evaluation: finalists, delivery, calibration, costs, and a verdict that says what the interval says."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from searches import QUICK, run_search
+
+import headhunt
+from headhunt.engine import selection
+from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.selection import evaluate_finalists
+from headhunt.engine.verdict import conclude
+from headhunt.errors import HeadhuntError
+from headhunt.evaluation import Comparison, Score
+from headhunt.predictor import Predictor
+from headhunt.run.directory import write_arrays
+from headhunt.run.results import TestResult
+from headhunt.run.state import Outcome
+from headhunt.spec import Space
+from headhunt.study.budget import TimeBudget
+from headhunt.study.ladder import Ladder
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+TESTED = TestResult(1000, {"winner": {"accuracy": Score(0.76, 0.7, 0.8)}, "plain": {"accuracy": Score(0.71, 0.6, 0.8)}})
+
+
+def sentence(gain: float, low: float, high: float, training_runs: int = 4) -> str:
+    return conclude("accuracy", TESTED, Comparison(gain, low, high, 0.004, 0.0, training_runs), "winner").sentence
+
+
+def test_verdict_sentence_follows_the_interval():
+    assert sentence(0.05, 0.02, 0.08).startswith("A reliable gain: the winner reaches 76.0 % where the plain head")
+    assert "+5.0 points (95 % interval +2.0 to +8.0 points, p = 0.004)" in sentence(0.05, 0.02, 0.08)
+    assert sentence(0.05, -0.01, 0.11).startswith("No reliable gain: keep the plain head.")
+    assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
+
+
+def test_verdict_sentence_without_comparison():
+    assert conclude("accuracy", None, None, "winner").sentence.startswith("Not tested")
+    plain = TestResult(9, {"plain": {"accuracy": Score(0.5, 0.4, 0.6)}})
+    untrained = conclude("accuracy", plain, None, "plain").sentence
+    assert untrained.startswith("No other candidate was trained in full. The plain head reaches 50.0 %")
+    ready = replace(plain, scores={"winner": plain.scores["plain"]})
+    early = conclude("accuracy", ready, None, "best so far").sentence
+    assert early.startswith("The model that was ready in time reaches 50.0 %")
+
+
+def test_verdict_stores_the_comparison():
+    verdict = conclude("accuracy", TESTED, Comparison(0.05, 0.02, 0.08, 0.004, 0.01, 4), "winner")
+    assert (verdict.claim, verdict.gain, verdict.p_value, verdict.training_runs) == ("gain", 0.05, 0.004, 4)
+
+
+def test_delivered_model_follows_from_the_verdict(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), trials=6)
+    result = search.result
+    info = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
+    assert result.verdict.claim in ("gain", "no gain")
+    assert (info["trial"] == 0) == (result.verdict.claim == "no gain")
+    confusion = result.test.confusion
+    assert result.test.temperature > 0 and sum(map(sum, confusion["plain"])) == result.test.rows
+    wrong = sum(map(sum, confusion["winner"])) - sum(row[i] for i, row in enumerate(confusion["winner"]))
+    assert len(result.test.mistakes) == min(10, wrong)
+
+
+class FakeWorkers:
+    """Workers that respond as told, by trial and attempt, and write perfect predictions."""
+
+    workers = 1
+
+    def __init__(self, outcomes: dict[tuple[int, int], str]) -> None:
+        self.queue, self.outcomes, self.evaluated = [], outcomes, []
+        self.targets = np.arange(0)
+
+    def submit(self, request):
+        self.queue.append(request)
+
+    def wait(self, timeout=None):
+        request = self.queue.pop(0)
+        self.evaluated.append((request.trial, request.attempt))
+        outcome = self.outcomes.get((request.trial, request.attempt), "ok")
+        if outcome == "ok":
+            rows = np.arange(len(self.targets))
+            write_arrays(request.predictions, rows=rows, outputs=np.eye(2, dtype=np.float32)[self.targets])
+        return [(request, Outcome(outcome, 1.0 if outcome == "ok" else None))]
+
+    def stop(self):
+        raise AssertionError("all have responded")
+
+
+def finalists_of(search, monkeypatch, workers, budget) -> tuple[FinalEvaluation, list]:
+    """A final evaluation of two finalists, renumbered 1 and 2, and the plain head."""
+    trials = [trial for trial in search.state.leaderboard() if trial.number and trial.best[0] == 2][:2]
+    for number, trial in zip((1, 2), trials, strict=True):
+        trial.number = number
+    plain = search.state.trials[0]
+    study = SimpleNamespace(
+        state=SimpleNamespace(trials=[plain, *trials], plain=plain, leaderboard=lambda: trials),
+        ladder=Ladder(),
+        seed_of=lambda number: number,
+        budget=budget,
+        executor=workers,
+    )
+    final = FinalEvaluation(search.directory, search.task, "accuracy", study)
+    workers.targets = final.validation_targets
+    monkeypatch.setattr(selection, "close_to_best", lambda final, leaderboard: list(leaderboard))
+    return final, [plain, *trials]
+
+
+def test_finalist_that_collapses_with_another_seed_is_dropped(tmp_path, encoders, monkeypatch):
+    """And one whose worker died runs once more."""
+    search = run_search(tmp_path, encoders(), trials=9)
+    workers = FakeWorkers({(1, 0): "collapsed", (2, 0): "lost"})
+    final, (plain, _, second) = finalists_of(search, monkeypatch, workers, TimeBudget(600))
+    scores = evaluate_finalists(final, plain)
+    assert scores == {2: [second.best[1], 1.0, 1.0], 0: [plain.best[1], 1.0, 1.0]}
+    assert workers.evaluated == [(1, 0), (2, 0), (0, 0), (2, 1), (2, 0), (0, 0), (2, 1)]
+
+
+def test_finalists_are_evaluated_with_other_seeds_without_a_time_limit(tmp_path, encoders, monkeypatch):
+    """Issue: without a time limit finalists were never evaluated with other seeds."""
+    search = run_search(tmp_path, encoders(), trials=9)
+    workers = FakeWorkers({})
+    final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(None))
+    scores = evaluate_finalists(final, plain)
+    assert {number: len(values) for number, values in scores.items()} == {1: 3, 2: 3, 0: 3}
+
+
+def test_finalists_are_not_evaluated_again_without_time(tmp_path, encoders, monkeypatch):
+    search = run_search(tmp_path, encoders(), trials=9)
+    workers = FakeWorkers({})
+    final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(0.01))
+    assert {len(values) for values in evaluate_finalists(final, plain).values()} == {1}
+    assert not workers.evaluated
+
+
+def test_verdict_trains_with_as_many_seeds_as_asked(tmp_path, encoders):
+    """Issue: of twelve training runs two were dropped, and none meant three."""
+    search = run_search(tmp_path, encoders(), trials=4)
+    models = tmp_path / "run" / "models"
+    before = {path.name for path in models.iterdir()}
+    again = headhunt.verdict(tmp_path / "run", seeds=11, workers=0, view=False)
+    winner = again.result.winner.trial
+    added = {path.name for path in models.iterdir()} - before
+    assert {f"{trial:06d}-all-{seed}" for trial in (winner, 0) for seed in range(1, 11)} <= added
+    assert again.result.verdict.training_runs == 11 + 3  # and the three folds
+    assert again.result.verdict.training_std_error >= 0 and again.state.ended == search.state.ended
+    assert again.result.test_evaluations == 2
+
+
+@pytest.mark.parametrize("seeds", [0, -3])
+def test_verdict_needs_at_least_one_seed(tmp_path, seeds):
+    with pytest.raises(HeadhuntError, match="seeds= must be at least 1"):
+        headhunt.verdict(tmp_path, seeds=seeds)
+
+
+def test_calibration_is_in_the_delivered_model(tmp_path, encoders):
+    raw = run_search(tmp_path / "a", encoders(), trials=4)
+    calibrated = run_search(tmp_path / "b", encoders(), trials=4, calibrate=True)
+    folder = tmp_path / "b" / "run" / "model"
+    temperature = json.loads((folder / "headhunt.json").read_text())["temperature"]
+    texts = ["a good movie", "the plot was awful", "a dog"]
+    before = np.log(Predictor.load(tmp_path / "a" / "run" / "model", precision="fp32").outputs(texts))
+    after = np.log(Predictor.load(folder, precision="fp32").outputs(texts))
+    assert raw.result.verdict.delivered == calibrated.result.verdict.delivered
+    assert np.allclose((before[:, 0] - before[:, 1]) / temperature, after[:, 0] - after[:, 1], atol=1e-4)
+
+
+def test_limit_on_size_holds_for_every_trial(tmp_path, encoders):
+    space = Space.from_dict({**QUICK.to_dict(), "head": {"pooling": ["mean", "max"], "mlp": {"width": [8, 2048]}}})
+    search = run_search(tmp_path, encoders(), space=space, trials=12, max_size="0.1MB")
+    results = [result for trial in search.state.trials for result in trial.results.values()]
+    sizes = [result.extra["megabytes"] for result in results if "megabytes" in result.extra]
+    assert "limit" in {result.outcome for result in results} and sizes and max(sizes) <= 0.1
+
+
+def test_search_without_candidate_within_the_limits_delivers_nothing(tmp_path, encoders):
+    """Issue: the first model bypassed the limits and was delivered."""
+    with pytest.raises(HeadhuntError, match="No candidate is within max_latency= and max_size="):
+        run_search(tmp_path, encoders(), trials=4, max_latency="0.001ms")
+    assert headhunt.Search(tmp_path / "run").model_dir is None
+
+
+@pytest.mark.parametrize("limit", [-1, 0, "-5ms"])
+def test_limits_that_are_not_positive_are_refused(tmp_path, encoders, limit):
+    with pytest.raises(HeadhuntError, match="max_latency= must be above 0"):
+        run_search(tmp_path, encoders(), max_latency=limit)
+    assert not (tmp_path / "run").exists()
+
+
+def test_time_of_final_evaluation_is_reserved(tmp_path, encoders):
+    """The search phase ends early enough for both models to be trained on all rows and tested."""
+    began = time.time()
+    search = run_search(tmp_path, encoders(), time="12s", trials=None)
+    assert search.result.verdict.claim in ("gain", "no gain")
+    assert time.time() - began < 15
