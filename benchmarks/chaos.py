@@ -24,6 +24,10 @@ from typing import Any
 
 from measure import encoder_folder, finish, options
 
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import TrialFinished, decode
+from headhunt.run.task import INFO
+
 SPACE = """
 [head]
 layers = [1, 2, "mix"]
@@ -45,11 +49,11 @@ def headhunt(*words: str) -> subprocess.Popen[str]:
 
 
 def results_of(folder: Path) -> list[tuple[int, int, str, Any]]:
-    """Every result the ledger holds, in order; a torn last line is no record."""
-    path = folder / "ledger.jsonl"
+    """Return every result in the ledger, in order; a torn last line is not a record."""
+    path = RunDirectory(folder).ledger
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records = [json.loads(line) for line in lines]
-    return [(r["trial"], r["rung"], r["outcome"], r["score"]) for r in records if r["kind"] == "result"]
+    events = [decode(line)[1] for line in lines]
+    return [(e.trial, e.rung, e.outcome, e.score) for e in events if isinstance(e, TrialFinished)]
 
 
 def repeats(results: list[tuple[int, int, str, Any]]) -> int:
@@ -78,13 +82,14 @@ def kill_drivers(common: list[str], folder: Path, kills: int, rng: random.Random
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        elif process.returncode != 0 and (disturbed / "ledger.jsonl").exists():
+        elif process.returncode != 0 and RunDirectory(disturbed).exists():
             sys.exit(f"the search failed with {process.returncode}")
         done += 1
         found = results_of(disturbed)
         lost += seen != found[: len(seen)]
         seen = found
-        again = (disturbed / "search.json").exists() and (disturbed / "task" / "task.json").exists()
+        directory = RunDirectory(disturbed)
+        again = directory.settings.exists() and (directory.task / INFO).exists()
         if again:
             process = headhunt("resume", str(disturbed), "--workers", "0")
         else:  # killed before there was anything to resume
@@ -127,13 +132,13 @@ def kill_workers(common: list[str], folder: Path, kills: int, rng: random.Random
             print(f"worker kill {done}: {len(results_of(run))} results", flush=True)
     code = process.wait()
     found = results_of(run)
-    told = json.loads((run / "result.json").read_text())
+    result = RunDirectory(run).read_result()
     return {
         "worker_kills": done,
         "workers_exit_code": code,
         "losses_in_ledger": sum(outcome == "lost" for _, _, outcome, _ in found),
         "workers_repeated": repeats(found),
-        "workers_ended": told["reason"],
+        "workers_ended": result.reason if result else None,
         "workers_model": (run / "model" / "headhunt.json").exists(),
         "workers_results": len(found),
     }

@@ -15,11 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from measure import encoder_folder, finish, options
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
 
 HANGS = """
 [head]
@@ -65,15 +69,14 @@ def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool,
     loads = subprocess.run(
         [sys.executable, "-c", LOADS, str(out / "model"), "pair" if pair else "one"], capture_output=True, text=True
     )
-    records = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
-    outcomes: dict[str, int] = {}
-    for record in records:
-        if record["kind"] == "result":
-            outcomes[record["outcome"]] = outcomes.get(record["outcome"], 0) + 1
-    result = json.loads((out / "result.json").read_text()) if (out / "result.json").exists() else {}
-    told_test = {key: round(value["accuracy"]["value"], 4) for key, value in result.get("test", {}).items()}
+    directory = RunDirectory(out)
+    trials = read_state(directory).trials
+    outcomes = Counter(outcome.outcome for trial in trials for outcome in trial.results.values())
+    result = directory.read_result()
+    scores = result.test.scores if result and result.test else {}
+    test = {name: round(metrics["accuracy"].value, 4) for name, metrics in scores.items()}
     row = {"run": name, "seconds": round(took, 1), "exit": process.returncode, "loads": loads.returncode == 0}
-    row |= {"outcomes": outcomes, "model_from": result.get("model_from"), "test": told_test}
+    row |= {"outcomes": dict(outcomes), "model_from": result.model_from if result else None, "test": test}
     if watch:
         row["first_model_s"] = None if first is None else round(first, 1)
     if loads.returncode:

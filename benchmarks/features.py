@@ -21,21 +21,23 @@ from measure import encoder_folder, finish, interleaved, options
 from throughput import RECIPE, trainer_epoch
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import Starting, TrialRunner
+from headhunt.engine.trial_runner import FromCachedActivations, RunnerSettings, TrialRunner
 from headhunt.modeling.architecture import Head
 from headhunt.run.task import save_task
 from headhunt.spec import Spec
+from headhunt.study.requests import Request
 
 
-def stored_epoch(bench: TrialRunner, encoder: str, freeze: int | str) -> Callable[[], object]:
+def stored_epoch(runner: TrialRunner, encoder: str, freeze: int | str) -> Callable[[], object]:
     recipe = replace(RECIPE, freeze=freeze)
     spec = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe).canonical()
-    training, _, tokens = bench.open(spec, np.arange(len(bench.targets)), 0)
+    ready = runner.open(spec, np.arange(len(runner.targets)), Request(trial=0, spec=spec, seed=0))
+    training = ready.training
 
     def run() -> None:
         training.step = training.examples = 0
-        with Starting(bench, training, tokens, spec) as starting:
-            assert starting.layer == (0 if freeze == "embeddings" else freeze)
+        with FromCachedActivations(runner, ready, spec) as cached:
+            assert cached.layer == (0 if freeze == "embeddings" else freeze)
             for _ in training.reports():
                 pass
 
@@ -49,22 +51,23 @@ def main() -> None:
     encoder = encoder_folder(args.encoder)
     rows, repeats = (64, 1) if args.quick else (500, args.repeats)
     task = Task.load(args.data / "cs224n_sst5", limit=rows, seed=0, problem_type="single_label_classification")
-    task.splits.pop("validation", None)  # every row of the bench is then a training row
+    task.splits.pop("validation", None)  # every row of the runner is then a training row
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         save_task(task, Path(folder) / "task")
-        bench = TrialRunner(folder, metric="accuracy")
+        runner = TrialRunner(RunnerSettings(folder, metric="accuracy"))
         began = time.perf_counter()
-        half = stored_epoch(bench, encoder, 3)
+        half = stored_epoch(runner, encoder, 3)
         half()
         storing = time.perf_counter() - began
         whole = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=replace(RECIPE, freeze="all"))
-        tokens = bench.open(whole, np.arange(rows), 0)[2]
+        tokens = runner.open(whole, np.arange(rows), Request(trial=0, spec=whole, seed=0)).tokens
+        depth = runner.activation_caches(whole, tokens)[0].bottom.depth
         runs = {
             "trainer": trainer_epoch(task, encoder, folder),
-            "from_zero": stored_epoch(bench, encoder, "embeddings"),
+            "from_zero": stored_epoch(runner, encoder, "embeddings"),
             "from_half": half,
-            "head_alone": stored_epoch(bench, encoder, bench.stores(whole, tokens)[0].bottom.depth),
+            "head_alone": stored_epoch(runner, encoder, depth),
         }
         times = interleaved(runs, repeats, warm=not args.quick)
     best = {name: min(values) for name, values in times.items()}

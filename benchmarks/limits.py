@@ -9,17 +9,19 @@ idle machine. `winner_vs_limit`: what it takes as a share of the limit; at most 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from measure import encoder_folder, finish, options
 from search import draw
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
+from headhunt.run.results import SearchResult
 
 MEASURE = """
 import json, sys
@@ -30,23 +32,23 @@ from headhunt.predictor import Predictor
 
 split = open_task(Path(sys.argv[1]) / "task").splits["train"]
 predictor = Predictor.load(sys.argv[2])
-taken = [latency(predictor, split.texts(0, 256), split.texts_b(0, 256), 1, 200)["p50_ms"] for _ in range(3)]
+taken = [latency(predictor, split.texts(0, 256), split.texts_b(0, 256), 1, 200).p50_ms for _ in range(3)]
 print(json.dumps(min(taken)))
 """
 
 
-def search(words: list[str], folder: Path, seconds: int, encoder: str, *limit: str) -> dict[str, Any]:
+def search(words: list[str], folder: Path, seconds: int, encoder: str, *limit: str) -> SearchResult:
     command = [sys.executable, "-m", "headhunt.cli", "search", *words, "--encoder", encoder, *limit]
     command += ["--time", f"{seconds}s", "--out", str(folder), "--workers", "2"]
     subprocess.run(command, check=True)
-    return json.loads((folder / "result.json").read_text())
+    result = RunDirectory(folder).read_result()
+    assert result is not None
+    return result
 
 
 def latencies(folder: Path) -> list[float]:
     """Of every candidate that was judged in full."""
-    from headhunt.run.directory import Run
-
-    results = [result for trial in Run(folder).state.trials for result in trial.results.values()]
+    results = [result for trial in read_state(RunDirectory(folder)).trials for result in trial.results.values()]
     return [result.extra["latency_ms"] for result in results if "latency_ms" in (result.extra or {})]
 
 
@@ -63,8 +65,8 @@ def main() -> None:
         known = latencies(Path(made) / "free")
         limit = round(float(np.median(known)), 3)
         bound = search(words, Path(made) / "bound", seconds, encoder, "--max-latency", f"{limit}ms")
-        refused = sum(row["failed"] for row in bound["rungs"])
-        model = bound["winner_model"] or bound["model"]
+        refused = sum(rung.failed for rung in bound.rungs)
+        model = f"models/{bound.winner_model}" if bound.winner_model else bound.model
         done = subprocess.run(
             [sys.executable, "-c", MEASURE, str(Path(made) / "bound"), str(Path(made) / "bound" / model)],
             stdout=subprocess.PIPE, text=True, check=True,

@@ -20,16 +20,17 @@ import torch
 from measure import encoder_folder, finish, options
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
 from headhunt.modeling.architecture import Head
-from headhunt.run.directory import Run
-from headhunt.study.requests import EvaluateTrial
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import LedgerWriter
 from headhunt.run.task import save_task
 from headhunt.spec import Space, plain
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Inline
 from headhunt.study.ladder import Ladder
 from headhunt.study.ray_executor import RayWorkers
+from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Limits, Study
 
 SMALL = Space.from_dict(
@@ -39,26 +40,27 @@ SMALL = Space.from_dict(
             "dropout": {"float": [0.0, 0.4]},
             "mlp": {"optional": True, "width": [64, 128, 256]},
         },
-        "recipe": {"label_smoothing": [0.0, 0.05, 0.1]},
+        "recipe": {"epochs": 10.0, "learning_rate": 3e-3, "freeze": "all", "label_smoothing": [0.0, 0.05, 0.1]},
     }
 )
 
 
-def inline_vs_sum(bench: TrialRunner, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
+def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
     own: list[float] = []
 
-    def evaluate(request: Request) -> Any:
-        outcome = bench.run(replace(request, fraction=0.0, checkpoint="", resume=None))
+    def evaluate(request: EvaluateTrial) -> Any:
+        spec = replace(request.spec, recipe=replace(request.spec.recipe, freeze="all")).canonical()
+        outcome = runner.run(replace(request, spec=spec, checkpoint=None, resume_from=None))
         own.append(outcome.seconds)
         return outcome
 
-    with Run(folder, write=True) as run:
+    with LedgerWriter(RunDirectory(folder)) as ledger:
         candidates = Candidates(SMALL, encoder=encoder)
         study = Study(
-            run, candidates, Inline(evaluate), limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False
+            ledger, candidates, Inline(evaluate), limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False
         )
         began = time.perf_counter()
-        study.go()
+        study.run()
         wall = time.perf_counter() - began
     return {
         "inline_vs_sum": round(wall / sum(own), 4),
@@ -70,7 +72,7 @@ def inline_vs_sum(bench: TrialRunner, encoder: str, trials: int, folder: Path) -
 def trials_per_second(executor: Any, encoder: str, count: int) -> float:
     spec = replace(plain(encoder), head=Head(pooling="mean"))
     spec = replace(spec, recipe=replace(spec.recipe, freeze=3))
-    requests = [Request(trial=i, spec=spec.to_dict(), rung=0, fraction=1 / 9, seed=i) for i in range(count)]
+    requests = [EvaluateTrial(trial=i, spec=spec, rung=0, fraction=1 / 9, seed=i) for i in range(count)]
     began = time.perf_counter()
     for request in requests:
         executor.submit(request)
@@ -90,12 +92,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         save_task(task, Path(folder) / "task")
-        bench = TrialRunner(folder, metric="accuracy")
-        result = inline_vs_sum(bench, encoder, trials, Path(folder) / "run")
-        inline, rates = Inline(bench.run), {"inline": [], "ray": []}
+        settings = RunnerSettings(folder, metric="accuracy")
+        runner = TrialRunner(settings)
+        result = inline_vs_sum(runner, encoder, trials, Path(folder) / "run")
+        inline, rates = Inline(runner.run), {"inline": [], "ray": []}
         workers = RayWorkers(
             "headhunt.engine.trial_runner:TrialRunner",
-            {"folder": folder, "metric": "accuracy", "threads": 1},
+            {"settings": replace(settings, threads=1)},
             workers=2,
         )
         try:

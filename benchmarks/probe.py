@@ -48,7 +48,6 @@ def prepare(name: str, data: Path, encoder: str, folder: Path) -> None:
 def judge(job: dict[str, Any]) -> dict[str, Any]:
     from headhunt.engine.search import layers_in
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.study.requests import EvaluateTrial
     from headhunt.spec import Space
 
     home = Path(job["folder"]) / job["task"]

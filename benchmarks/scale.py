@@ -22,9 +22,7 @@ from measure import finish, options
 from toy import Toy, Virtual
 
 from headhunt.run.directory import Run
-from headhunt.run.ledger import read_ledger
 from headhunt.run.state import Outcome
-from headhunt.study.requests import EvaluateTrial
 from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.study import Limits, Study

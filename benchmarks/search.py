@@ -22,6 +22,10 @@ from typing import Any
 import pandas
 from measure import RESULTS, encoder_folder, finish, options
 
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
+from headhunt.run.schema import dump
+
 TASKS = ("trec6", "mrpc", "sst2")
 STRATEGIES = ("bohb", "random")
 
@@ -51,9 +55,7 @@ def draw(name: str, data: Path, folder: Path, rows: int = 500, seed: int = 0) ->
 
 def curve_of(folder: Path, top: int) -> list[tuple[float, float]]:
     """Seconds and the best score so far of fully judged candidates."""
-    from headhunt.run.directory import Run
-
-    state = Run(folder).state
+    state = read_state(RunDirectory(folder))
     curve, best = [], -1.0
     for (number, rung), at in zip(state.settled, state.times, strict=True):
         score = state.trials[number].results[rung].score
@@ -70,9 +72,11 @@ def run_one(words: list[str], folder: Path, strategy: str, minutes: float, encod
     print(done.stdout[-2500:], flush=True)
     if done.returncode:
         sys.exit(f"the search failed with {done.returncode}")
-    result = json.loads((folder / "result.json").read_text())
+    typed = RunDirectory(folder).read_result()
+    assert typed is not None
+    result = dump(typed)
     top = len(result["rungs"]) - 1
-    for name in ("best", "plain"):
+    for name in ("winner", "plain"):
         if result[name]:
             result[name]["spec"].pop("encoder", None)
     return {**result, "curve": curve_of(folder, top), "seed": seed}
@@ -164,10 +168,11 @@ def main() -> None:
                             # Paths of one machine say nothing elsewhere.
                             text = report.read_text().replace(encoder, "all-MiniLM-L6-v2").replace(str(folder), "RUN")
                             path.with_suffix(f".report{report.suffix}").write_text(text.replace(f"{made}/", ""))
-                test = {name: scores["accuracy"]["value"] for name, scores in found.get("test", {}).items()}
+                tested = (found.get("test") or {}).get("scores", {})
+                test = {name: scores["accuracy"]["value"] for name, scores in tested.items()}
                 result.setdefault(task, {})[strategy] = {
                     "test": test,
-                    "judged": {name: found[name]["score"] if found[name] else None for name in ("best", "plain")},
+                    "validation": {name: found[name]["score"] if found[name] else None for name in ("winner", "plain")},
                     "trials": found["trials"],
                     "rungs": [[row["results"], row["promoted"], row["seconds"]] for row in found["rungs"]],
                 }

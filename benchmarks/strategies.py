@@ -26,7 +26,6 @@ from toy import LANDSCAPES, OPTIMUM, Toy
 
 from headhunt.run.directory import Run
 from headhunt.run.state import Outcome
-from headhunt.study.requests import EvaluateTrial
 from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Inline

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from headhunt.run.state import Outcome
-from headhunt.study.requests import EvaluateTrial
 
 Spec = dict[str, Any]
 

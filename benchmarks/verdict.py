@@ -27,12 +27,15 @@ TASK, SEEDS, ROWS, SEARCHES = "sst2", 10, 1000, 200
 
 def train(job: dict[str, Any]) -> tuple[str, np.ndarray]:
     """The answers of one plain head to the test rows: trained on all rows (part -1) or on a part."""
-    from headhunt.engine.trial_runner import TrialRunner
+    from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
     from headhunt.spec import plain
+    from headhunt.study.requests import Request
 
-    bench = TrialRunner(job["folder"], metric="accuracy", threads=1)
-    rows = np.arange(len(bench.targets)) if job["part"] < 0 else bench.folds[job["part"]][0]
-    training, predictor, _ = bench.open(plain(job["encoder"], len(bench.targets)), rows, job["seed"])
+    runner = TrialRunner(RunnerSettings(job["folder"], metric="accuracy", threads=1))
+    rows = np.arange(len(runner.targets)) if job["part"] < 0 else runner.folds[job["part"]][0]
+    spec = plain(job["encoder"], len(runner.targets))
+    ready = runner.open(spec, rows, Request(trial=0, spec=spec, seed=job["seed"]))
+    training, predictor = ready.training, ready.predictor
     for _ in training.reports():
         pass
     training.finish()
@@ -68,7 +71,7 @@ def simulate(
         if gain:
             winner = [improved(one, truth, gain, rng) for one in winner]
         found = compare("single_label_classification", "accuracy", winner, plain, truth, seed=turn)
-        claims += found.sure
+        claims += found.significant
         gains.append(found.gain)
         widths.append(found.high - found.low)
     return {
