@@ -11,7 +11,8 @@ import pytest
 from conftest import sentences
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import RunnerSettings, TrialRunner, make_folds
+from headhunt.engine.folds import make_folds
+from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
 from headhunt.run.events import STOPPED

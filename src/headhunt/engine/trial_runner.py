@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headhunt.data import Task
 from headhunt.engine.assembly import Assembly, assemble, build_model, token_key, tokenise_for, versions
+from headhunt.engine.folds import baseline_loss, fold_name, make_folds
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, measure
@@ -30,7 +30,7 @@ from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
-from headhunt.run.task import TaskInfo, open_task
+from headhunt.run.task import open_task
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, cache_dir, link_or_copy
 from headhunt.study.requests import (
@@ -47,13 +47,10 @@ from headhunt.training.activations import ActivationCache, FrozenEncoder, Stoppe
 from headhunt.training.device import pick_device
 from headhunt.training.tokens import Tokens
 
-VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
 CONSTANT_LOSS = 0.95  # a loss above this fraction of that of the class frequencies has learned nothing
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
-Fold = tuple[np.ndarray, np.ndarray]
-"""Rows to train on and rows to evaluate on."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,7 @@ class TrialRunner:
             same = float(np.std(predictions)) < 1e-6 * max(float(np.std(targets)), 1e-12)
         else:
             same = bool((predictions == predictions[0]).all()) and not bool((targets == targets[0]).all())
-        if same and (not losses or losses[-1] > CONSTANT_LOSS * _baseline_loss(self.task.problem_type, targets)):
+        if same and (not losses or losses[-1] > CONSTANT_LOSS * baseline_loss(self.task.problem_type, targets)):
             raise _CollapsedError("it predicts the same for every text")
 
     def _check_cost(self, spec: Spec, required: bool) -> dict[str, float]:
@@ -393,36 +390,6 @@ class _StoppedError(Exception):
 
 class _CollapsedError(Exception):
     """The candidate has learned nothing."""
-
-
-def fold_name(number: int) -> str:
-    """Return the name of a fold's directory in a checkpoint."""
-    return f"fold-{number}"
-
-
-def make_folds(task: Task, seed: int = 0) -> list[Fold]:
-    """Return, for each training run of a candidate, the rows to train on and the rows to evaluate on.
-
-    Positions count the training rows first, then the validation rows if the user gave some.
-    """
-    train = len(task.splits["train"])
-    if "validation" in task.splits:
-        return [(np.arange(train), train + np.arange(len(task.splits["validation"])))]
-    folds = TaskInfo.of(task).folds
-    if folds > 1:
-        return task.folds(folds, seed)
-    return task.folds(max(5, round(train / VALIDATION_ROWS)), seed)[:1]
-
-
-def _baseline_loss(problem_type: str, targets: np.ndarray) -> float:
-    """Return the loss of a model that knows nothing but how frequent each label is."""
-    if problem_type == "regression":
-        return 1.0
-    if problem_type == "multi_label_classification":
-        p = targets.mean(0).clip(1e-9, 1 - 1e-9)
-        return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
-    p = np.bincount(targets) / len(targets)
-    return float(-(p[p > 0] * np.log(p[p > 0])).sum())
 
 
 def _link_files(source: Path, target: Path) -> None:
