@@ -14,12 +14,23 @@ import pytest
 from headhunt import storage
 
 
+def write_half(path):
+    with storage.atomic_file(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+
+
+def write_half_a_directory(path):
+    with storage.atomic_directory(path) as partial:
+        (partial / "weights").write_text("new")
+        raise RuntimeError
+
+
 def test_atomic_file_replaces_only_on_success(tmp_path):
     path = tmp_path / "a.json"
     storage.write_json(path, {"n": 1})
-    with pytest.raises(RuntimeError), storage.atomic_file(path) as file:
-        file.write(b"half")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        write_half(path)
     assert json.loads(path.read_text()) == {"n": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"], "no temporary file is left behind"
 
@@ -67,9 +78,8 @@ def test_atomic_directory_replaces_only_on_success(tmp_path):
     path = tmp_path / "model"
     with storage.atomic_directory(path) as partial:
         (partial / "weights").write_text("old")
-    with pytest.raises(RuntimeError), storage.atomic_directory(path) as partial:
-        (partial / "weights").write_text("new")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        write_half_a_directory(path)
     assert (path / "weights").read_text() == "old"
     with storage.atomic_directory(path) as partial:
         (partial / "other").write_text("new")

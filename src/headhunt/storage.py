@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,18 +45,16 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
         sync: Flush the data to disk before renaming. Pass False for files that can be computed again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    partial = _partial(path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with partial.open("xb") as file:  # fails if anything, a link too, has this name
             yield file
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        with suppress(OSError):
-            Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        partial.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
     if sync:
         sync_directory(path.parent)
@@ -82,11 +80,10 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield an empty temporary directory that replaces `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
+    partial = _partial(path)
+    partial.mkdir()
     try:
         yield partial
-        with suppress(OSError):
-            partial.chmod(0o777 & ~_umask())
         replace_directory(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -100,8 +97,8 @@ def replace_directory(source: Path, target: Path) -> None:
         target.unlink()
     elif target.exists():
         # Rename first: a reader then finds the old directory or the new one, never one that is half removed.
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PARTIAL, dir=target.parent))
-        target.replace(old / target.name)
+        old = _partial(target)
+        target.replace(old)
         source.replace(target)
         shutil.rmtree(old, ignore_errors=True)
         return
@@ -156,7 +153,6 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _partial(path: Path) -> Path:
+    """Return a unique name for a temporary file or directory beside `path`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
