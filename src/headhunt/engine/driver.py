@@ -25,7 +25,7 @@ from headhunt.run.state import State, Trial
 from headhunt.spec import NAMED, Recipe, Space, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
-from headhunt.study.executors import Executor, Inline
+from headhunt.study.executors import Executor, InlineExecutor
 from headhunt.study.requests import FitAllRows, Request, SaveFirstFold
 from headhunt.study.study import Limits, Study
 
@@ -162,15 +162,17 @@ class SearchDriver:
         )
         if settings.workers == 0:
             local = TrialRunner(runner)
-            return Inline(lambda request: local.run(request, self._stop.is_set))
+            return InlineExecutor(lambda request: local.run(request, self._stop.is_set))
         from headhunt.study import ray_executor as ray
 
         if settings.device in (None, "cpu") and not _has_gpu():
             runner = replace(runner, threads=1)
         if not self.resources.ray:
-            runner = replace(runner, memory=int(0.8 * ray.memory() / (settings.workers or ray.here())))
+            runner = replace(
+                runner, memory=int(0.8 * ray.available_memory() / (settings.workers or ray.default_workers()))
+            )
         target = f"{TrialRunner.__module__}:{TrialRunner.__name__}"
-        return ray.RayWorkers(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
+        return ray.RayExecutor(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
 
     def _create_study(self, ledger: LedgerWriter, executor: Executor) -> Study:
         from headhunt.engine.assembly import versions

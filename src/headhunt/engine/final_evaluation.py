@@ -16,7 +16,7 @@ from headhunt.run.task import TaskInfo, open_task
 from headhunt.study.budget import TimeBudget
 from headhunt.study.executors import Executor
 from headhunt.study.requests import Request
-from headhunt.study.runtime_estimates import whole
+from headhunt.study.runtime_estimates import full_budget_seconds
 from headhunt.study.study import Study
 
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
@@ -118,7 +118,7 @@ class FinalEvaluation:
 
     def training_seconds(self, trial: Trial) -> float:
         """Estimate the seconds to train a candidate on all rows, from what its trial took."""
-        seconds = whole(trial, self.study.ladder.fractions, trial.best[0]) if trial.best else None
+        seconds = full_budget_seconds(trial, self.study.ladder.fractions, trial.best[0]) if trial.best else None
         return (seconds or 0.0) / max(1, self.folds - 1)
 
     def prediction_seconds(self, trial: Trial) -> float:

@@ -26,7 +26,7 @@ from headhunt.run.ledger import read_state
 from headhunt.run.state import State, Trial
 from headhunt.run.task import open_task
 from headhunt.spec import NAMED, OFF, Choice, Leaf, Space, describe, recipe_words, stages
-from headhunt.study.candidates import Candidates, along, at, within
+from headhunt.study.candidates import Candidates, contains, position_of, value_at
 
 SCHEMA = 1
 ABLATION, IMPORTANCE = "ablation.json", "importance.json"
@@ -104,7 +104,8 @@ class _Run:
     def leaves(self) -> dict[str, Leaf]:
         """What was searched, by path."""
         space = Space.from_dict(self.settings.space)
-        return Candidates(space, encoder=self.settings.encoder, pair=self.pair).leaves
+        problem_type = self.task.problem_type
+        return Candidates(space, encoder=self.settings.encoder, pair=self.pair, problem_type=problem_type).leaves
 
     @cached_property
     def heldout(self) -> dict[str, Any]:
@@ -304,7 +305,7 @@ def _place(spec: Mapping[str, Any], path: str, leaf: Leaf) -> float | None:
         value = value.get(key)
     if leaf == Choice((False, True)) and not isinstance(value, bool):
         value = value is not None  # the switch of a part
-    return round(along(leaf, value), 4) if within(leaf, value) else None
+    return round(position_of(leaf, value), 4) if contains(leaf, value) else None
 
 
 def leaf_words(path: str) -> str:
@@ -318,11 +319,11 @@ def ticks(leaf: Leaf) -> list[tuple[float, str]]:
     if isinstance(leaf, Choice):
         names = {None: OFF, False: "no", True: "yes"}
         return [
-            (along(leaf, option), names[option] if option is None or isinstance(option, bool) else _short(option))
+            (position_of(leaf, option), names[option] if option is None or isinstance(option, bool) else _short(option))
             for option in leaf.options
         ]
-    values = dict.fromkeys(at(leaf, share) for share in (0.0, 0.5, 1.0))
-    return [(round(along(leaf, value), 4), _short(value)) for value in values]
+    values = dict.fromkeys(value_at(leaf, share) for share in (0.0, 0.5, 1.0))
+    return [(round(position_of(leaf, value), 4), _short(value)) for value in values]
 
 
 def _importance(run: _Run) -> list[dict[str, Any]]:

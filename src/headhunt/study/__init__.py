@@ -1,5 +1,5 @@
-"""The search: what to try (strategies), who goes on (rungs), where it runs (executor), and the loop that ties them.
+"""Search over candidates: strategies propose them, rungs decide promotions, executors run them.
 
-Knows nothing of training: the function that evaluates a candidate is handed in, so that all of this is tested with a
-toy function in milliseconds.
+This package knows nothing of training. The function that evaluates a trial is an argument, so that tests use a toy
+function that takes milliseconds.
 """

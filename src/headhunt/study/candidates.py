@@ -1,7 +1,7 @@
-"""Between parameters and candidates: a space as a strategy sees it.
+"""Convert between a strategy's parameters and the candidates of a search space.
 
-Hides canonical forms: a strategy deals in parameters by path, every leaf of the space each time; what it proposes
-becomes a spec and a hash here, and a spec written by hand becomes parameters where the space can express it.
+A strategy works with parameters by path and always sees every leaf of the space. This module turns parameters into a
+canonical spec with its hash. It also turns a hand-written spec into parameters if the space can express it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,33 @@ from typing import Any
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, plain
+from headhunt.spec import Choice, Float, Int, Leaf, Log, Recipe, Space, Spec, plain
 
 Params = dict[str, Any]
-SWITCH = Choice((False, True))  # of a part that may be off, or of a yes or no
-RATES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
-COSTLY = ("head.convolutions", "head.blocks", "recipe.smart")
-PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # mean nothing where there is one text
+SWITCH = Choice((False, True))  # an optional component, or a boolean field
+OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
+LEARNING_RATE_LEAVES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
+COSTLY_LEAVES = ("head.convolutions", "head.blocks", "recipe.smart")
+PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # no effect with one text per row
+CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")  # no effect on regression
 
 
 class Candidates:
-    """What may be proposed.
+    """The candidates that a search may propose.
+
+    Attributes:
+        encoder: Encoder of the plain head and of the known recipes. It is the encoder that the space names, or the
+            first option if the space offers several.
+        leaves: Parameters that change a candidate of this task, by path.
 
     Args:
-        space: What may be chosen.
-        encoder: The encoder, where the space names none.
-        pair: Whether the task has two texts.
-        rows: Training rows, for the plain head's fair recipe.
-        layers: Of the encoder, for what candidates cost.
-        max_length: Tokens that every candidate reads of a text, where the space does not say; the recipe's own number
-            unless given.
+        space: Search space.
+        encoder: Encoder to use if the space names none.
+        pair: Whether the task has two texts per row.
+        problem_type: Problem type of the task.
+        rows: Number of training rows. It decides the epochs of the plain head.
+        layers: Number of encoder layers, for runtime estimates.
+        max_length: Maximum number of tokens per text if the space does not set it. Defaults to the recipe's value.
     """
 
     def __init__(
@@ -42,118 +49,159 @@ class Candidates:
         *,
         encoder: str,
         pair: bool = False,
+        problem_type: str = "single_label_classification",
         rows: int = 500,
         layers: int = 6,
         max_length: int | None = None,
     ) -> None:
-        self.space, self.encoder, self.pair, self.rows, self.layers = space, encoder, pair, rows, layers
-        said = space.tree.get("recipe", {}).get("max_length")
-        self.max_length = max_length if said is None else None
-        # Where lengths may be chosen, the plain head reads as much as anybody.
-        self._longest = max_length if said is None else at(said, 1 - 1e-9) if isinstance(said, Leaf) else int(said)
-        every = dict(space.leaves())
-        # A leaf that decides nothing would only be noise in a model of the others.
+        self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
+        self.problem_type = problem_type
+        self.encoder = _encoder_of(space, encoder)
+        space_length = space.tree.get("recipe", {}).get("max_length")
+        self.max_length = max_length if space_length is None else None
+        # If the space offers several lengths, the plain head reads the longest, so that it is at no disadvantage.
+        if space_length is None:
+            self._plain_max_length = max_length
+        else:
+            longest = value_at(space_length, 1 - 1e-9) if isinstance(space_length, Leaf) else space_length
+            self._plain_max_length = int(longest)
+        every_leaf = dict(space.leaves())
+        unused = (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
+        # A leaf without effect would only be noise in a model of the other leaves.
         self.leaves: dict[str, Leaf] = {
-            path: leaf for path, leaf in every.items() if span(leaf) > 1 and (pair or path not in PAIR_LEAVES)
+            path: leaf for path, leaf in every_leaf.items() if count_values(leaf) > 1 and path not in unused
         }
-        self._fixed = {path: filler(leaf) for path, leaf in every.items() if path not in self.leaves}
+        self._fixed = {path: first_value(leaf) for path, leaf in every_leaf.items() if path not in self.leaves}
 
     def spec(self, params: Params) -> Spec:
-        """The candidate these parameters mean, in its canonical form."""
+        """Return the candidate of these parameters in canonical form."""
         values = self._fixed | params
         spec = self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
-        return reading(spec, self.max_length)
+        return with_max_length(self._without_unused_fields(spec), self.max_length)
 
     def draw(self, rng: random.Random) -> Params:
-        """Parameters at random; an optional part is left out two times in three, so that heads stay small."""
+        """Draw random parameters.
+
+        An optional component is left out two times in three, so that heads stay small.
+        """
         return {
-            path: rng.random() < 1 / 3 if leaf == SWITCH else at(leaf, rng.random())
+            path: rng.random() < OPTIONAL_PROBABILITY if leaf == SWITCH else value_at(leaf, rng.random())
             for path, leaf in self.leaves.items()
         }
 
-    def cheapened(self, params: Params) -> Params:
-        """The same head, without what makes it costly, on the encoder as it came; as it was where that cannot be."""
+    def with_frozen_encoder(self, params: Params) -> Params:
+        """Return the parameters with a frozen encoder and without costly components.
+
+        Return the parameters unchanged if the space does not allow a frozen encoder.
+        """
         freeze = self.leaves.get("recipe.freeze")
-        if freeze is None or not within(freeze, "all"):
+        if freeze is None or not contains(freeze, "all"):
             return params
-        costly = {path: False for path in COSTLY if path in self.leaves}
-        # A head alone wants higher rates: the upper half of what may be chosen.
-        rates = {path: leaf for path, leaf in self.leaves.items() if path in RATES and isinstance(leaf, Log)}
-        higher = {path: at(leaf, 0.5 + along(leaf, params[path]) / 2) for path, leaf in rates.items()}
-        return {**params, **costly, **higher, "recipe.freeze": "all"}
+        without_costly = {path: False for path in COSTLY_LEAVES if path in self.leaves}
+        # A head alone needs a higher learning rate: use the upper half of each range.
+        ranges = {
+            path: leaf for path, leaf in self.leaves.items() if path in LEARNING_RATE_LEAVES and isinstance(leaf, Log)
+        }
+        higher_rates = {
+            path: value_at(leaf, 0.5 + position_of(leaf, params[path]) / 2) for path, leaf in ranges.items()
+        }
+        return {**params, **without_costly, **higher_rates, "recipe.freeze": "all"}
 
     @staticmethod
-    def cheap(spec: Spec) -> bool:
-        """Whether a candidate trains so little that judging it in full costs less than a rung of another."""
+    def trains_head_only(spec: Spec) -> bool:
+        """Return whether only a small head is trained.
+
+        The full training of such a candidate takes less time than the first rung of another one.
+        """
         head, recipe = spec.head, spec.recipe
         return recipe.freeze == "all" and not (head.convolutions or head.blocks or recipe.smart)
 
     def express(self, spec: Spec) -> Params | None:
-        """The parameters that make this candidate; None if the space has none."""
+        """Return the parameters of a candidate, or None if the space does not contain it."""
+        spec = self._without_unused_fields(spec)
         data = spec.canonical().to_dict()
         params: Params = {}
         for path, leaf in self.leaves.items():
             value = _lookup(data, path)
             if leaf == SWITCH and not isinstance(value, bool):
-                value = value is not None  # the switch of a part
-            # A value of a part that is off, or that the canonical form replaced, changes nothing; the hash tells.
-            params[path] = value if within(leaf, value) else filler(leaf)
+                value = value is not None  # the switch of an optional component
+            # A value that is unused, or replaced by the canonical form, has no effect: the hash decides below.
+            params[path] = value if contains(leaf, value) else first_value(leaf)
         try:
             return params if self.spec(params).hash == spec.hash else None
         except SpecError:
             return None
 
     def plain(self) -> Spec:
-        """The plain head with a fair recipe."""
-        return reading(plain(self.encoder, self.rows), self._longest)
+        """Return the plain head with a standard fine-tuning recipe."""
+        return with_max_length(plain(self.encoder, self.rows), self._plain_max_length)
 
-    def known(self) -> Iterator[tuple[Spec, Params]]:
-        """Recipes that did well before, in the order to try them; only those the space can express."""
+    def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
+        """Yield recipes that performed well on other tasks, in the order to try them.
+
+        Recipes that the space cannot express are left out.
+        """
         base = self.plain()
         seen = {base.hash}
-        # The space says how long its candidates are trained.
-        epochs = self.spec({path: filler(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
+        # The space sets the number of epochs of its candidates.
+        epochs = self.spec({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
         base = replace(base, recipe=replace(base.recipe, epochs=epochs))
-        for spec in _known(base, self._frozen(), self.pair):
+        for spec in _known_recipes(base, self._numeric_freezes(), self.pair):
             params = self.express(spec)
             if params is not None and spec.hash not in seen:
                 seen.add(spec.hash)
                 yield spec, params
 
-    def _frozen(self) -> list[int]:
-        """How many layers may be frozen, fewest first."""
+    def _numeric_freezes(self) -> list[int]:
+        """Return the numbers of layers that may be frozen, in ascending order."""
         leaf = self.leaves.get("recipe.freeze")
         options = leaf.options if isinstance(leaf, Choice) else ()
         return sorted(option for option in options if isinstance(option, int))
 
+    def _without_unused_fields(self, spec: Spec) -> Spec:
+        """Return the spec with fields that have no effect on this problem type at their defaults."""
+        if self.problem_type != "regression":
+            return spec
+        fields = [path.removeprefix("recipe.") for path in CLASSIFICATION_LEAVES]
+        defaults = {field: getattr(Recipe(), field) for field in fields}
+        return replace(spec, recipe=replace(spec.recipe, **defaults))
 
-def _known(base: Spec, frozen: list[int], pair: bool) -> Iterator[Spec]:
-    """The encoder as it came, which takes seconds; then the lowest layers left alone and a faster head."""
-    some, half = (frozen[0], frozen[len(frozen) // 2]) if frozen else (0, 0)
-    tuned = replace(base.recipe, learning_rate=1e-4, head_lr_multiplier=5.0, freeze=some, layer_decay=0.95)
-    lower = replace(tuned, freeze=half)
-    alone = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
+
+def _encoder_of(space: Space, otherwise: str) -> str:
+    """Return the encoder that the space names (its first option), or `otherwise`."""
+    node = space.tree.get("encoder", otherwise)
+    return str(node.options[0] if isinstance(node, Choice) else node)
+
+
+def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]:
+    """Yield candidates with a frozen encoder, which take seconds, then ones with the lowest layers frozen."""
+    fewest_layers, half_the_layers = (freezes[0], freezes[len(freezes) // 2]) if freezes else (0, 0)
+    fewest_frozen = replace(
+        base.recipe, learning_rate=1e-4, head_lr_multiplier=5.0, freeze=fewest_layers, layer_decay=0.95
+    )
+    half_frozen = replace(fewest_frozen, freeze=half_the_layers)
+    all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     if pair:
-        yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=alone)
-        yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=lower)
-        yield replace(base, head=Head(pooling="mean", siamese="concat", mlp=Mlp(width=256)), recipe=alone)
-        yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=lower)
+        yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=all_frozen)
+        yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=half_frozen)
+        yield replace(base, head=Head(pooling="mean", siamese="concat", mlp=Mlp(width=256)), recipe=all_frozen)
+        yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=half_frozen)
     else:
-        yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=alone)
-    yield replace(base, head=Head(pooling="attention"), recipe=tuned)
-    yield replace(base, head=Head(pooling="mean"), recipe=lower)
-    yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=tuned)
-    for pooling in ("cls", "mean") if not frozen else ():  # spaces with fewer recipe items
+        yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=all_frozen)
+    yield replace(base, head=Head(pooling="attention"), recipe=fewest_frozen)
+    yield replace(base, head=Head(pooling="mean"), recipe=half_frozen)
+    yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=fewest_frozen)
+    for pooling in ("cls", "mean") if not freezes else ():  # for spaces with few recipe choices
         yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
 
 
-def reading(spec: Spec, max_length: int | None) -> Spec:
-    """The same candidate, reading so much of a text; as it was where that is None."""
+def with_max_length(spec: Spec, max_length: int | None) -> Spec:
+    """Return the spec with this maximum length, or unchanged if it is None."""
     return spec if max_length is None else replace(spec, recipe=replace(spec.recipe, max_length=max_length))
 
 
-def span(leaf: Leaf) -> float:
-    """How many values a leaf has."""
+def count_values(leaf: Leaf) -> float:
+    """Return the number of values of a leaf."""
     if isinstance(leaf, Choice):
         return len(leaf.options)
     if isinstance(leaf, Int):
@@ -161,13 +209,13 @@ def span(leaf: Leaf) -> float:
     return math.inf if leaf.low < leaf.high else 1
 
 
-def filler(leaf: Leaf) -> Any:
-    """A value for where the choice changes nothing."""
+def first_value(leaf: Leaf) -> Any:
+    """Return the first option or the lower bound of a leaf."""
     return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
 
 
-def within(leaf: Leaf, value: Any) -> bool:
-    """Whether a leaf may take this value."""
+def contains(leaf: Leaf, value: Any) -> bool:
+    """Return whether a value is allowed by a leaf."""
     if isinstance(leaf, Choice):
         return any(option == value and type(option) is type(value) for option in leaf.options)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -175,19 +223,22 @@ def within(leaf: Leaf, value: Any) -> bool:
     return leaf.low <= value <= leaf.high and (isinstance(value, int) or not isinstance(leaf, Int))
 
 
-def at(leaf: Leaf, share: float) -> Any:
-    """The value this far along a leaf, from 0 to just below 1."""
+def value_at(leaf: Leaf, position: float) -> Any:
+    """Return the value at a position of a leaf, from 0 to just below 1."""
     if isinstance(leaf, Choice):
-        return leaf.options[min(int(share * len(leaf.options)), len(leaf.options) - 1)]
+        return leaf.options[min(int(position * len(leaf.options)), len(leaf.options) - 1)]
     if isinstance(leaf, Int):
-        return min(leaf.low + int(share * (leaf.high - leaf.low + 1)), leaf.high)
+        return min(leaf.low + int(position * (leaf.high - leaf.low + 1)), leaf.high)
     if isinstance(leaf, Float):
-        return leaf.low + share * (leaf.high - leaf.low)
-    return min(leaf.high, max(leaf.low, leaf.low * (leaf.high / leaf.low) ** share))
+        return leaf.low + position * (leaf.high - leaf.low)
+    return min(leaf.high, max(leaf.low, leaf.low * (leaf.high / leaf.low) ** position))
 
 
-def along(leaf: Leaf, value: Any) -> float:
-    """How far along a leaf a value lies, from 0 to 1; the inverse of `at`, in the middle of a step."""
+def position_of(leaf: Leaf, value: Any) -> float:
+    """Return the position of a value on a leaf, from 0 to 1.
+
+    This is the inverse of `value_at`. Options and integers are at the middle of their interval.
+    """
     if isinstance(leaf, Choice):
         return (leaf.options.index(value) + 0.5) / len(leaf.options)
     if isinstance(leaf, Int):

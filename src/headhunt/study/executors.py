@@ -1,4 +1,4 @@
-"""Where candidates are evaluated: a small protocol, and the executor that needs nothing but this process."""
+"""Define the executor protocol and the executor that runs in the current process."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from headhunt.run.state import Outcome
 from headhunt.study.requests import Request
 
 Evaluate = Callable[[Request], Outcome]
+MAX_TRACEBACK_CHARS = 2000  # of an error's traceback in the ledger
 
 
 class Executor(Protocol):
-    """Takes requests and gives back what became of them, in any order."""
+    """A pool of workers that runs requests and returns their outcomes in any order."""
 
     workers: int
-    """How many requests may be under way; may change while the search goes on."""
+    """Number of requests that may run at a time. It may change during a search."""
 
     def submit(self, request: Request) -> None:
-        """Begins a request and returns at once."""
+        """Queue a request and return at once."""
 
     def wait(self, timeout: float | None = None) -> list[tuple[Request, Outcome]]:
-        """Waits until something has ended, or for so many seconds; a worker that died answers `lost`."""
+        """Wait for finished requests, at most `timeout` seconds.
+
+        The outcome of a request whose worker died is `lost`.
+        """
 
     def stop(self) -> None:
-        """Ends whatever is under way, and stays ready for more."""
+        """Stop all running requests. The executor stays usable."""
 
     def close(self) -> None:
-        """Gives back all it holds."""
+        """Release all resources."""
 
 
-class Inline:
-    """Evaluates in this process, one after the other."""
+class InlineExecutor:
+    """An executor that runs requests in the current process, one at a time."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self.workers = 1
@@ -42,31 +46,32 @@ class Inline:
         self._queue: deque[Request] = deque()
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Do nothing: there is nothing to release."""
 
     def submit(self, request: Request) -> None:
-        """Puts a request in line."""
+        """Queue a request."""
         self._queue.append(request)
 
     def wait(self, timeout: float | None = None) -> list[tuple[Request, Outcome]]:
-        """Evaluates the next request; a timeout cannot be kept, the deadline in the request can."""
+        """Run the next request. The timeout is ignored; the request's own deadline applies."""
         if not self._queue:
             return []
         request = self._queue.popleft()
-        return [(request, guarded(self._evaluate, request))]
+        return [(request, evaluate_safely(self._evaluate, request))]
 
     def stop(self) -> None:
-        """Forgets what is in line."""
+        """Clear the queue."""
         self._queue.clear()
 
 
-def guarded(evaluate: Evaluate, request: Request) -> Outcome:
-    """Evaluates a request; an exception becomes an outcome, so that one candidate never ends the search."""
-    began = time.perf_counter()
+def evaluate_safely(evaluate: Evaluate, request: Request) -> Outcome:
+    """Run a request and turn an exception into an outcome, so that one trial cannot end the search."""
+    started = time.perf_counter()
     try:
         return evaluate(request)
     except MemoryError as error:
-        return Outcome("memory", seconds=time.perf_counter() - began, extra={"message": str(error)})
+        return Outcome("memory", seconds=time.perf_counter() - started, extra={"message": str(error)})
     except Exception as error:
-        extra = {"message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
-        return Outcome("error", seconds=time.perf_counter() - began, extra=extra)
+        trace = traceback.format_exc()[-MAX_TRACEBACK_CHARS:]
+        extra = {"message": f"{type(error).__name__}: {error}", "trace": trace}
+        return Outcome("error", seconds=time.perf_counter() - started, extra=extra)

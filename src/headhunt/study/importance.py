@@ -1,4 +1,4 @@
-"""Which choices mattered: the importance of every leaf of the space over a whole search, by Optuna's fANOVA."""
+"""Compute hyperparameter importances of a search with Optuna's fANOVA evaluator."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from optuna.trial import create_trial
 
 from headhunt.run.state import State
 from headhunt.study.candidates import Candidates
-from headhunt.study.optuna_strategies import code_of, distribution
+from headhunt.study.optuna_strategies import to_distribution, to_optuna_value
 
-FEWEST = 10  # results from which importances mean anything
-MOST = 300  # that are looked at: fANOVA takes seconds for as many, and hours for thousands
+MIN_RESULTS = 10  # importances from fewer results mean nothing
+MAX_RESULTS = 300  # fANOVA takes seconds for this many, and hours for thousands
 
 
 def importances(state: State, candidates: Candidates) -> list[tuple[str, float]]:
-    """Leaves and their shares of the differences between scores, largest first; empty where there are too few results.
+    """Return each leaf with its fraction of the variance between scores, largest first.
 
-    Scores of one rung are comparable, so the rung with the most results is taken.
+    Only scores of the same rung are comparable, so the rung with the most results is used. The list is empty if there
+    are too few results.
     """
     rungs = [rung for trial in state.trials if trial.params for rung in trial.results]
     if not rungs:
         return []
-    rung = max(set(rungs), key=lambda one: (rungs.count(one), one))
-    spaces = {path: distribution(leaf) for path, leaf in candidates.leaves.items()}
-    known = [
+    most_common = max(set(rungs), key=lambda rung: (rungs.count(rung), rung))
+    distributions = {path: to_distribution(leaf) for path, leaf in candidates.leaves.items()}
+    completed = [
         create_trial(
-            params={path: code_of(leaf, trial.params[path]) for path, leaf in candidates.leaves.items()},
-            distributions=spaces,
-            value=trial.results[rung].score,
+            params={path: to_optuna_value(leaf, trial.params[path]) for path, leaf in candidates.leaves.items()},
+            distributions=distributions,
+            value=trial.results[most_common].score,
         )
         for trial in state.trials
-        if trial.params and rung in trial.results and trial.results[rung].score is not None
-    ][-MOST:]
-    if len(known) < FEWEST:
+        if trial.params and most_common in trial.results and trial.results[most_common].score is not None
+    ][-MAX_RESULTS:]
+    if len(completed) < MIN_RESULTS:
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
-    study.add_trials(known)
-    found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
-    return sorted(((name, float(share)) for name, share in found.items()), key=lambda item: -item[1])
+    study.add_trials(completed)
+    fractions = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return sorted(((path, float(fraction)) for path, fraction in fractions.items()), key=lambda item: -item[1])

@@ -1,8 +1,7 @@
-"""Who goes on: promotion-type ASHA within Hyperband's brackets.
+"""Decide promotions between rungs: asynchronous successive halving (ASHA) within Hyperband's brackets.
 
-Hides the bookkeeping that keeps every decision O(log n): of each rung the best 1/η are known at all times, and those of
-them that have not gone on yet. Nothing is ever stopped or waited for: a free worker takes a candidate that has earned
-the next rung, or else begins a new one.
+No trial is stopped and none waits for another: a free worker promotes a trial, or else starts a new one. Every decision
+takes O(log n), because each rung keeps its best 1/eta results, and those of them not yet promoted, up to date.
 """
 
 from __future__ import annotations
@@ -13,38 +12,38 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-Entry = tuple[float, int]  # score and minus the trial's number: of equals the earlier comes first
+Entry = tuple[float, int]  # score and negative trial number: among equal scores the earlier trial is first
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs as shares of a candidate's examples, and how many go on.
+    """The rungs of a search as fractions of full training, the reduction factor, and the brackets.
 
-    A bracket is named by the rung its candidates start at. Each of the first `brackets` gets Hyperband's share of the
-    new candidates, so that all of them cost about the same.
+    The number of a bracket is the rung at which its trials start. New trials are distributed over the brackets as in
+    Hyperband, so that all brackets have about the same total cost.
     """
 
     fractions: tuple[float, ...] = (1 / 9, 1 / 3, 1.0)
-    """Rising to 1; 0 is the probe."""
+    """Fraction of full training at the end of each rung, above 0 and rising to 1."""
     eta: int = 3
-    """One in so many goes on."""
+    """Reduction factor: the best 1/eta of a rung are promoted."""
     brackets: int = 2
-    """How many rungs candidates may start at."""
+    """Number of rungs at which trials may start."""
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.fractions, self.fractions[1:], strict=False))
-        if not self.fractions or not rising or self.fractions[0] < 0 or self.fractions[-1] != 1:
-            raise ValueError(f"Rungs must rise to 1; found {self.fractions}.")
+        if not self.fractions or not rising or self.fractions[0] <= 0 or self.fractions[-1] != 1:
+            raise ValueError(f"fractions must be above 0 and rise to 1; found {self.fractions}.")
         if self.eta < 2 or self.brackets < 1:
             raise ValueError(f"eta must be at least 2 and brackets at least 1; found {self.eta}, {self.brackets}.")
 
     @property
     def top(self) -> int:
-        """The rung of full training."""
+        """Number of the rung of full training."""
         return len(self.fractions) - 1
 
     def weights(self) -> list[int]:
-        """How many candidates start at each rung for one round of all brackets."""
+        """Return the number of trials that start in each bracket per Hyperband round."""
         top = self.top
         return [
             math.ceil((top + 1) / (top - start + 1) * self.eta ** (top - start))
@@ -52,76 +51,78 @@ class Ladder:
         ]
 
     def bracket(self, number: int) -> int:
-        """The rung the candidate of this number starts at: the brackets take turns, each as often as its weight."""
+        """Return the bracket of a new trial. The brackets alternate in proportion to their weights."""
         weights = self.weights()
-        given = [0] * len(weights)
-        pick = 0
+        assigned = [0] * len(weights)
+        bracket = 0
         for turn in range(number % sum(weights) + 1):
-            owed = [weight * (turn + 1) / sum(weights) - have for weight, have in zip(weights, given, strict=True)]
-            pick = owed.index(max(owed))
-            given[pick] += 1
-        return pick
+            missing = [
+                weight * (turn + 1) / sum(weights) - count for weight, count in zip(weights, assigned, strict=True)
+            ]
+            bracket = missing.index(max(missing))
+            assigned[bracket] += 1
+        return bracket
 
 
 class Rung:
-    """The results of one rung of one bracket; knows the best 1/η and who of them may go on."""
+    """The results of one rung of one bracket, with its best 1/eta and those of them not yet promoted."""
 
     def __init__(self, eta: int) -> None:
         self._eta = eta
         self._count = 0
         self._scores: dict[int, float] = {}
-        self._gone: set[int] = set()
-        self._top: list[Entry] = []  # a heap, the worst of the top first
-        self._rest: list[Entry] = []  # a heap of negatives, the best of the rest first
-        self._inside: set[int] = set()
-        self._ready: list[Entry] = []  # a heap of negatives; may hold entries that are no longer ready
-        self._order: list[Entry] = []  # who has not gone on, sorted
+        self._promoted: set[int] = set()
+        self._top: list[Entry] = []  # heap of the best 1/eta, the worst first
+        self._top_trials: set[int] = set()
+        self._below: list[Entry] = []  # heap of negated entries below the top, the best first
+        self._promotable: list[Entry] = []  # heap of negated entries; some may have been promoted or left the top
+        self._waiting: list[Entry] = []  # not promoted, sorted
 
     def add(self, trial: int, score: float | None) -> None:
-        """Takes in a result; a failure (None) counts among the results and can never go on."""
+        """Add a result. A failure (None) counts as a result and is never promoted."""
         self._count += 1
         if score is not None:
             self._scores[trial] = score
             entry = (score, -trial)
-            if trial not in self._gone:
-                bisect.insort(self._order, entry)
+            if trial not in self._promoted:
+                bisect.insort(self._waiting, entry)
             if self._top and entry > self._top[0]:
-                self._enter(entry)
-                self._leave()
+                self._add_to_top(entry)
+                self._remove_worst_of_top()
             else:
-                heapq.heappush(self._rest, _negative(entry))
-        if len(self._top) < self._count // self._eta and self._rest:
-            self._enter(_negative(heapq.heappop(self._rest)))
+                heapq.heappush(self._below, _negative(entry))
+        if len(self._top) < self._count // self._eta and self._below:
+            self._add_to_top(_negative(heapq.heappop(self._below)))
 
-    def gone(self, trial: int) -> None:
-        """Notes that a trial has gone on."""
-        if trial in self._scores and trial not in self._gone:
-            del self._order[bisect.bisect_left(self._order, (self._scores[trial], -trial))]
-        self._gone.add(trial)
+    def mark_promoted(self, trial: int) -> None:
+        """Record that a trial has been promoted."""
+        if trial in self._scores and trial not in self._promoted:
+            del self._waiting[bisect.bisect_left(self._waiting, (self._scores[trial], -trial))]
+        self._promoted.add(trial)
 
-    def ready(self) -> Entry | None:
-        """The best candidate that has earned the next rung and has not gone on."""
-        while self._ready:
-            entry = _negative(self._ready[0])
+    def promotable(self) -> Entry | None:
+        """Return the best entry among the top 1/eta that has not been promoted."""
+        while self._promotable:
+            entry = _negative(self._promotable[0])
             trial = -entry[1]
-            if trial in self._inside and trial not in self._gone:
+            if trial in self._top_trials and trial not in self._promoted:
                 return entry
-            heapq.heappop(self._ready)
+            heapq.heappop(self._promotable)
         return None
 
-    def staying(self) -> Iterator[Entry]:
-        """All that have a score and have not gone on, best first: they may still, as results come in."""
-        return reversed(self._order)
+    def waiting(self) -> Iterator[Entry]:
+        """Iterate over all scored entries that have not been promoted, best first."""
+        return reversed(self._waiting)
 
-    def _enter(self, entry: Entry) -> None:
+    def _add_to_top(self, entry: Entry) -> None:
         heapq.heappush(self._top, entry)
-        self._inside.add(-entry[1])
-        heapq.heappush(self._ready, _negative(entry))
+        self._top_trials.add(-entry[1])
+        heapq.heappush(self._promotable, _negative(entry))
 
-    def _leave(self) -> None:
+    def _remove_worst_of_top(self) -> None:
         entry = heapq.heappop(self._top)
-        self._inside.discard(-entry[1])
-        heapq.heappush(self._rest, _negative(entry))
+        self._top_trials.discard(-entry[1])
+        heapq.heappush(self._below, _negative(entry))
 
 
 class Rungs:
@@ -129,44 +130,44 @@ class Rungs:
 
     def __init__(self, ladder: Ladder) -> None:
         self.ladder = ladder
-        self._rungs: dict[tuple[int, int], Rung] = {}  # by height, then bracket
+        self._rungs: dict[tuple[int, int], Rung] = {}  # by rung number and bracket
 
     def add(self, trial: int, bracket: int, rung: int, score: float | None) -> None:
-        """Takes in a settled result; None is a failure."""
-        self._at(rung, bracket).add(trial, score)
+        """Add a result. A score of None is a failure."""
+        self._rung(rung, bracket).add(trial, score)
 
     def started(self, trial: int, bracket: int, rung: int) -> None:
-        """Notes that a trial has begun a rung, so that it is not sent there again."""
+        """Record that a trial has started a rung, so that it is not promoted to it again."""
         if rung > bracket:
-            self._at(rung - 1, bracket).gone(trial)
+            self._rung(rung - 1, bracket).mark_promoted(trial)
 
-    def ready(self) -> tuple[int, int] | None:
-        """The trial to promote and the rung it goes to: highest rung first, then the best."""
-        found: tuple[int, Entry] | None = None
-        for (rung, _), results in self._rungs.items():
-            if rung < self.ladder.top and (found is None or rung >= found[0]):
-                entry = results.ready()
-                if entry is not None and (found is None or (rung, entry) > found):
-                    found = (rung, entry)
-        return (-found[1][1], found[0] + 1) if found else None
+    def next_promotion(self) -> tuple[int, int] | None:
+        """Return the next trial to promote and its new rung: from the highest rung, then the best score."""
+        best: tuple[int, Entry] | None = None
+        for (number, _), rung in self._rungs.items():
+            if number < self.ladder.top and (best is None or number >= best[0]):
+                entry = rung.promotable()
+                if entry is not None and (best is None or (number, entry) > best):
+                    best = (number, entry)
+        return (-best[1][1], best[0] + 1) if best else None
 
-    def standing(self, rung: int) -> Iterator[tuple[int, float]]:
-        """Trial and score of all at a rung that have not gone on, best first."""
-        lines = [results.staying() for (height, _), results in self._rungs.items() if height == rung]
-        return ((-minus, score) for score, minus in heapq.merge(*lines, reverse=True))
+    def waiting(self, rung: int) -> Iterator[tuple[int, float]]:
+        """Iterate over trial and score of all trials at a rung that have not been promoted, best first."""
+        brackets = [results.waiting() for (number, _), results in self._rungs.items() if number == rung]
+        return ((-negative, score) for score, negative in heapq.merge(*brackets, reverse=True))
 
-    def promising(self, finalists: int = 10) -> list[tuple[int, int]]:
-        """Trial and rung of every checkpoint worth keeping, most promising first.
+    def checkpoints_to_keep(self, finalists: int = 10) -> list[tuple[int, int]]:
+        """Return trial and rung of every checkpoint to keep, most promising first.
 
         Args:
-            finalists: How many of the fully trained are kept.
+            finalists: Maximum number of fully trained trials to keep.
         """
-        staying = [(rung, entry) for (rung, _), results in self._rungs.items() for entry in results.staying()]
-        staying.sort(reverse=True)
-        full = [item for item in staying if item[0] == self.ladder.top]
-        return [(-entry[1], rung) for rung, entry in full[:finalists] + staying[len(full) :]]
+        waiting = [(number, entry) for (number, _), rung in self._rungs.items() for entry in rung.waiting()]
+        waiting.sort(reverse=True)
+        full = [item for item in waiting if item[0] == self.ladder.top]
+        return [(-entry[1], number) for number, entry in full[:finalists] + waiting[len(full) :]]
 
-    def _at(self, rung: int, bracket: int) -> Rung:
+    def _rung(self, rung: int, bracket: int) -> Rung:
         if (rung, bracket) not in self._rungs:
             self._rungs[rung, bracket] = Rung(self.ladder.eta)
         return self._rungs[rung, bracket]

@@ -1,68 +1,87 @@
-"""What a candidate will cost: seconds until it is judged in full, so that nobody is begun who cannot get there.
+"""Estimate training times, so that no trial is started that cannot finish before the deadline.
 
-Hides a guess: how much more one kind of candidate trains than another is written down here, how many seconds that is on
-this machine and these texts is learned from what the others took.
+The relative cost of candidates is a fixed formula. The seconds per unit of cost are learned from finished trials, for
+each encoder on its own.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import statistics
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 from headhunt.run.state import Trial
 
-LATEST = 101  # results the guess rests on
-EMBEDDINGS = 0.4  # of what the layers cost: the optimiser goes through the whole vocabulary
-SMART = 2.8  # times a training without
-TOKENS = 1.3  # times a training whose head is neither convolutions nor blocks
-HEAD = 0.03  # of what the layers cost
+WINDOW = 101  # number of latest results that an estimate uses
+EMBEDDINGS_COST = 0.4  # relative to all layers: the optimizer updates the complete vocabulary
+HEAD_COST = 0.03  # relative to all layers
+SMART_FACTOR = 2.8  # relative to training without SMART
+TOKEN_HEAD_FACTOR = 1.3  # convolutions or blocks, relative to a head without them
 
 
 class RuntimeEstimates:
-    """Seconds by candidate.
+    """Estimated seconds of full training by candidate.
 
     Args:
-        layers: Of the encoder.
+        layers: Number of encoder layers.
     """
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
-        # Heads alone are apart: loading and judging is most of what they take.
-        self._ratios: dict[bool, deque[float]] = {kind: deque(maxlen=LATEST) for kind in (False, True)}
-        self._usual: deque[float] = deque(maxlen=LATEST)
+        # Trials with a frozen encoder have their own ratios: loading and evaluation take most of their time.
+        self._seconds_per_cost: defaultdict[tuple[str, bool], deque[float]] = defaultdict(_window)
+        self._tuning_seconds = _window()
 
     def add(self, spec: Mapping[str, Any], seconds: float) -> None:
-        """Takes in what a candidate takes, or would take if it went on as it began, for its whole budget."""
-        alone = spec["recipe"]["freeze"] == "all"
-        self._ratios[alone].append(seconds / self._effort(spec))
-        if not alone:
-            self._usual.append(seconds)
+        """Add the measured or extrapolated seconds of a candidate's full training."""
+        group = _group(spec)
+        self._seconds_per_cost[group].append(seconds / self._cost(spec))
+        if not group[1]:
+            self._tuning_seconds.append(seconds)
 
-    def of(self, spec: Mapping[str, Any]) -> float | None:
-        """Seconds a candidate will take for its whole budget; None where nothing like it was seen."""
-        ratios = self._ratios[spec["recipe"]["freeze"] == "all"]
-        return median(ratios) * self._effort(spec) if ratios else None
+    def estimate(self, spec: Mapping[str, Any]) -> float | None:
+        """Return the estimated seconds of a candidate's full training; None without similar results."""
+        ratios = self._seconds_per_cost.get(_group(spec))
+        return statistics.median(ratios) * self._cost(spec) if ratios else None
 
     @property
-    def usual(self) -> float | None:
-        """Seconds that a candidate that trains some of the encoder takes in the median."""
-        return median(self._usual) if self._usual else None
+    def median(self) -> float | None:
+        """Median seconds of the latest trials that train an encoder: the time of a typical new trial."""
+        return statistics.median(self._tuning_seconds) if self._tuning_seconds else None
 
-    def _effort(self, spec: Mapping[str, Any]) -> float:
-        """Relative to an epoch of all layers."""
+    def _cost(self, spec: Mapping[str, Any]) -> float:
+        """Return the training cost relative to one epoch of all layers."""
         head, recipe = spec["head"], spec["recipe"]
         freeze = recipe["freeze"]
         frozen = min(1.0, freeze / self._layers) if isinstance(freeze, int) else 0.0
-        layers = {"none": 1 + EMBEDDINGS, "all": 0.0}.get(freeze, 1 - frozen)
-        times = (SMART if recipe["smart"] else 1.0) * (TOKENS if head["convolutions"] or head["blocks"] else 1.0)
-        return float(recipe["epochs"] * (layers + HEAD) * times)
+        layers = {"none": 1 + EMBEDDINGS_COST, "all": 0.0}.get(freeze, 1 - frozen)
+        factor = SMART_FACTOR if recipe["smart"] else 1.0
+        factor *= TOKEN_HEAD_FACTOR if head["convolutions"] or head["blocks"] else 1.0
+        return float(recipe["epochs"] * (layers + HEAD_COST) * factor)
 
 
-def whole(trial: Trial, fractions: tuple[float, ...], rung: int) -> float | None:
-    """Seconds a trial takes for its whole budget, by what it took up to a rung; None where that says nothing."""
-    if rung not in trial.results or fractions[rung] == 0:
+def full_budget_seconds(trial: Trial, fractions: tuple[float, ...], rung: int) -> float | None:
+    """Extrapolate a trial's seconds of full training from its results up to a rung.
+
+    Args:
+        trial: The trial.
+        fractions: Fraction of full training at the end of each rung.
+        rung: The last rung to use.
+
+    Returns:
+        None if the trial has no result at this rung.
+    """
+    if rung not in trial.results:
         return None
-    spent = sum(result.seconds for one, result in trial.results.items() if one <= rung and fractions[one] > 0)
+    spent = sum(result.seconds for step, result in trial.results.items() if step <= rung)
     return spent / fractions[rung]
+
+
+def _window() -> deque[float]:
+    return deque(maxlen=WINDOW)
+
+
+def _group(spec: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the encoder and whether it is frozen: seconds are comparable only within such a group."""
+    return spec["encoder"], spec["recipe"]["freeze"] == "all"

@@ -1,8 +1,8 @@
-"""What to try next: one small contract, and the strategies that need no library.
+"""Define the base class of strategies and the strategies that need no other library.
 
-Hides how a proposal is found. A strategy is asked for parameters and told results; it keeps no generator of its own:
-every proposal is seeded by the run's seed and the trial's number, so that a resumed search proposes what an undisturbed
-one would have. What it learns is a function of what it was told, in order.
+A strategy has an ask-and-tell interface, as in Optuna. It keeps no random generator: each proposal is seeded by the
+run's seed and the trial number. Its model depends only on the results, in order. So a resumed search proposes the same
+candidates as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -15,139 +15,140 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headhunt.errors import HeadhuntError
 from headhunt.spec import Choice, Leaf
-from headhunt.study.candidates import Candidates, Params, along, at, span
+from headhunt.study.candidates import Candidates, Params, count_values, position_of, value_at
 
-STRATEGIES = {
-    "bohb": "Bayesian optimisation (TPE) with Hyperband: a model of the highest rung that has enough results",
-    "random": "every candidate at random, trained in full",
-    "grid": "a grid of at most three values a parameter, in random order, trained in full",
-    "evolution": "regularised evolution: the best of a few recent candidates, one choice changed",
-    "tpe": "Bayesian optimisation (TPE) without rungs",
-    "gp": "Bayesian optimisation with a Gaussian process, without rungs",
-    "reinforce": "a policy of one distribution a parameter, moved towards what scored above average",
-}
+MUTATION_SCALE = 0.2  # standard deviation of a mutation, relative to the range of a parameter
+MAX_ADVANTAGE = 3.0  # standard deviations, so that one outlier does not decide the policy
+MAX_SKIPPED_GRID_POINTS = 1000  # points to check for the position of a resumed search
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Parameters and where they come from."""
+    """Proposed parameters and their origin."""
 
     params: Params
     origin: str
-    """`random` or `model`; the study adds `plain` and `known`."""
+    """`random` or `model`. The study also uses `plain` and `known`."""
 
 
 class Strategy:
-    """The contract: `ask`, `started`, `tell`.
+    """Base class of strategies.
 
     Args:
-        candidates: What may be proposed.
-        seed: The run's seed.
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
     """
 
     rungs: ClassVar[bool] = False
-    """Whether it wants candidates judged on partial training."""
-    warm: ClassVar[bool] = True
-    """Whether it may begin with known recipes; False for yardsticks."""
+    """Whether the strategy uses scores of partial training."""
+    starts_with_known_recipes: ClassVar[bool] = True
+    """Whether a search tries known recipes first. False for baselines."""
 
     def __init__(self, candidates: Candidates, seed: int = 0) -> None:
         self.candidates, self.seed = candidates, seed
         self.running: dict[int, Params] = {}
 
     def ask(self, number: int, attempt: int = 0) -> Proposal | None:
-        """Proposes the candidate of this number.
+        """Propose the candidate of a trial.
 
         Args:
-            number: The trial's number.
-            attempt: Rises where the last answer was a candidate that had been tried before.
+            number: Number of the trial.
+            attempt: Number of earlier proposals for this trial that were duplicates.
 
         Returns:
-            None if there is nothing left to propose.
+            A proposal, or None if nothing is left to propose.
         """
         raise NotImplementedError
 
     def started(self, number: int, params: Params) -> None:
-        """Is told what is under way, whoever proposed it."""
+        """Record that a trial has started, whether or not this strategy proposed it."""
         self.running[number] = params
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
-        """Is told a result; None is a failure, which counts as the worst value seen."""
+        """Add a result. A score of None is a failure and counts as the worst score so far."""
         self.running.pop(number, None)
 
     def rng(self, number: int, attempt: int) -> random.Random:
-        """The generator of one proposal."""
+        """Return the random generator of one proposal."""
         return random.Random(f"{self.seed}/{number}/{attempt}")
 
     def draw(self, number: int, attempt: int) -> Proposal:
-        """A proposal at random."""
+        """Propose random parameters."""
         return Proposal(self.candidates.draw(self.rng(number, attempt)), "random")
 
 
 class Random(Strategy):
-    """Draws every parameter evenly."""
+    """Random search."""
 
-    warm = False
+    starts_with_known_recipes = False
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
-        """Draws."""
+        """Propose random parameters."""
         return self.draw(number, attempt)
 
 
 class Grid(Strategy):
-    """Walks a grid in an order that visits every point once; a walk in the given order would never leave one corner."""
+    """Grid search that visits every point once, in random order.
 
-    warm = False
+    In the natural order, a search with a time limit would never leave one corner of the grid.
+
+    Args:
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
+        points: Maximum number of values per numeric parameter.
+    """
+
+    starts_with_known_recipes = False
 
     def __init__(self, candidates: Candidates, seed: int = 0, points: int = 3) -> None:
         super().__init__(candidates, seed)
-        self._steps = {path: _cut(leaf, points) for path, leaf in candidates.leaves.items()}
-        self.size = math.prod(self._steps.values())
+        self._bins = {path: _count_bins(leaf, points) for path, leaf in candidates.leaves.items()}
+        self.size = math.prod(self._bins.values())
         rng = random.Random(f"{seed}/grid")
         self._first = rng.randrange(self.size)
-        self._stride = next(step for step in iter(lambda: rng.randrange(self.size) | 1, None) if self._coprime(step))
+        self._stride = next(step for step in iter(lambda: rng.randrange(self.size) | 1, None) if self._is_coprime(step))
         self._cursor = 0
-        self._asked: Params | None = None
+        self._last_proposed: Params | None = None
 
     def ask(self, number: int, attempt: int = 0) -> Proposal | None:
-        """The next point, or None after the last."""
+        """Propose the next point; None after the last one."""
         if self._cursor >= self.size:
             return None
-        self._asked = self._point(self._cursor)
+        self._last_proposed = self._point(self._cursor)
         self._cursor += 1
-        return Proposal(self._asked, "model")
+        return Proposal(self._last_proposed, "model")
 
     def started(self, number: int, params: Params) -> None:
-        """Finds its place again after a restart: all points up to this one have been asked for."""
+        """Restore the position in the grid after a restart: all points up to this one have been proposed."""
         super().started(number, params)
-        if params == self._asked:
+        if params == self._last_proposed:
             return
-        for cursor in range(self._cursor, min(self.size, self._cursor + 1000)):
+        for cursor in range(self._cursor, min(self.size, self._cursor + MAX_SKIPPED_GRID_POINTS)):
             if self._point(cursor) == params:
                 self._cursor = cursor + 1
                 return
 
-    def _coprime(self, step: int) -> bool:
+    def _is_coprime(self, step: int) -> bool:
         return math.gcd(step, self.size) == 1
 
     def _point(self, cursor: int) -> Params:
         index = (self._first + cursor * self._stride) % self.size
         params = {}
         for path, leaf in self.candidates.leaves.items():
-            index, step = divmod(index, self._steps[path])
-            params[path] = at(leaf, (step + 0.5) / self._steps[path])
+            index, bin_index = divmod(index, self._bins[path])
+            params[path] = value_at(leaf, (bin_index + 0.5) / self._bins[path])
         return params
 
 
 class Evolution(Strategy):
-    """Regularised evolution (Real et al. 2019): parents die of age, not of a bad score.
+    """Regularized evolution (Real et al. 2019): the oldest member is removed, not the worst.
 
     Args:
-        candidates: What may be proposed.
-        seed: The run's seed.
-        population: How many of the latest results may have children.
-        tournament: Of how many the best becomes the parent.
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
+        population: Number of latest results that may become parents.
+        tournament: Number of members sampled; the best of them is the parent.
     """
 
     def __init__(self, candidates: Candidates, seed: int = 0, population: int = 32, tournament: int = 8) -> None:
@@ -156,99 +157,79 @@ class Evolution(Strategy):
         self._tournament = tournament
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
-        """Changes one choice of a good parent; random until there is a population."""
+        """Mutate one parameter of a parent; propose random parameters until the population is full."""
         if len(self._population) < (self._population.maxlen or 0):
             return self.draw(number, attempt)
         rng = self.rng(number, attempt)
-        parent = max(rng.sample(list(self._population), self._tournament), key=lambda one: one[:2])[2]
+        _, _, parent = max(rng.sample(list(self._population), self._tournament), key=lambda member: member[:2])
         path = rng.choice(list(self.candidates.leaves))
-        return Proposal({**parent, path: self._mutated(self.candidates.leaves[path], parent[path], rng)}, "model")
+        return Proposal({**parent, path: self._mutate(self.candidates.leaves[path], parent[path], rng)}, "model")
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
-        """The newest joins, the oldest dies."""
+        """Add a member; the oldest one is removed."""
         super().tell(number, params, rung, score)
         self._population.append((-math.inf if score is None else score, number, params))
 
-    def _mutated(self, leaf: Leaf, value: Any, rng: random.Random) -> Any:
+    def _mutate(self, leaf: Leaf, value: Any, rng: random.Random) -> Any:
         if isinstance(leaf, Choice):
             return rng.choice([option for option in leaf.options if option != value or type(option) is not type(value)])
-        share = min(max(along(leaf, value) + rng.gauss(0, 0.2), 0.0), 1 - 1e-9)
-        return at(leaf, share)
+        position = position_of(leaf, value) + rng.gauss(0, MUTATION_SCALE)
+        return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))
 
 
 class Reinforce(Strategy):
-    """REINFORCE with one categorical distribution a parameter; numbers are cut into equal steps.
+    """REINFORCE with one categorical distribution per parameter.
 
     Args:
-        candidates: What may be proposed.
-        seed: The run's seed.
-        rate: How far one result moves the policy.
-        steps: Into how many steps a number is cut.
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
+        learning_rate: Step size of the policy update.
+        bins: Number of equal bins of a numeric parameter.
     """
 
-    def __init__(self, candidates: Candidates, seed: int = 0, rate: float = 0.15, steps: int = 6) -> None:
+    def __init__(self, candidates: Candidates, seed: int = 0, learning_rate: float = 0.15, bins: int = 6) -> None:
         super().__init__(candidates, seed)
-        self._rate = rate
-        self._policy = {path: np.zeros(_cut(leaf, steps)) for path, leaf in candidates.leaves.items()}
-        self._count, self._mean, self._square, self._worst = 0, 0.0, 0.0, math.inf
+        self._learning_rate = learning_rate
+        self._logits = {path: np.zeros(_count_bins(leaf, bins)) for path, leaf in candidates.leaves.items()}
+        self._count, self._mean, self._squared_deviations, self._worst = 0, 0.0, 0.0, math.inf
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
-        """Draws from the policy."""
+        """Sample from the policy."""
         rng = self.rng(number, attempt)
         params = {}
         for path, leaf in self.candidates.leaves.items():
-            chances = _softmax(self._policy[path])
-            step = rng.choices(range(len(chances)), chances.tolist())[0]
-            params[path] = at(leaf, (step + rng.random()) / len(chances))
+            probabilities = _softmax(self._logits[path])
+            bin_index = rng.choices(range(len(probabilities)), probabilities.tolist())[0]
+            params[path] = value_at(leaf, (bin_index + rng.random()) / len(probabilities))
         return Proposal(params, "model" if self._count else "random")
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
-        """Makes what was chosen more likely where it scored above the average so far, less where below."""
+        """Make the choices of this trial more likely if its score is above the average so far, else less likely."""
         super().tell(number, params, rung, score)
         if score is None and not self._count:
-            return  # nothing seen yet to compare a failure with
+            return  # there is no score yet to compare a failure with
         value = self._worst if score is None else score
         self._worst = min(self._worst, value)
-        spread = math.sqrt(max(self._square / self._count, 1e-12)) if self._count else 1.0
-        gain = max(-3.0, min(3.0, (value - self._mean) / spread)) if self._count > 1 else 0.0
+        deviation = math.sqrt(max(self._squared_deviations / self._count, 1e-12)) if self._count else 1.0
+        standardized = (value - self._mean) / deviation
+        advantage = max(-MAX_ADVANTAGE, min(MAX_ADVANTAGE, standardized)) if self._count > 1 else 0.0
         self._count += 1
-        step = value - self._mean
-        self._mean += step / self._count
-        self._square += step * (value - self._mean)
+        difference = value - self._mean  # Welford's update of mean and variance
+        self._mean += difference / self._count
+        self._squared_deviations += difference * (value - self._mean)
         for path, leaf in self.candidates.leaves.items():
-            logits = self._policy[path]
-            chosen = min(int(along(leaf, params[path]) * len(logits)), len(logits) - 1)
-            push = -_softmax(logits)
-            push[chosen] += 1
-            logits += self._rate * gain * push
+            logits = self._logits[path]
+            chosen = min(int(position_of(leaf, params[path]) * len(logits)), len(logits) - 1)
+            gradient = -_softmax(logits)
+            gradient[chosen] += 1
+            logits += self._learning_rate * advantage * gradient
 
 
-def _cut(leaf: Leaf, steps: int) -> int:
-    """Into how many steps a leaf is cut: every choice is one, numbers have no more than `steps`."""
-    return len(leaf.options) if isinstance(leaf, Choice) else int(min(span(leaf), steps))
+def _count_bins(leaf: Leaf, bins: int) -> int:
+    """Return the number of bins of a leaf: one per option of a choice, at most `bins` for a number."""
+    return len(leaf.options) if isinstance(leaf, Choice) else int(min(count_values(leaf), bins))
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
     shifted = np.exp(logits - logits.max())
     return shifted / shifted.sum()
-
-
-def make(name: str, candidates: Candidates, seed: int = 0, **options: Any) -> Strategy:
-    """A strategy by name, with its own options.
-
-    Raises:
-        HeadhuntError: If there is no such strategy.
-    """
-    kinds: dict[str, type[Strategy]] = {
-        "random": Random,
-        "grid": Grid,
-        "evolution": Evolution,
-        "reinforce": Reinforce,
-    }
-    if name in STRATEGIES and name not in kinds:
-        from headhunt.study import optuna_strategies as proposer  # Optuna takes a while to load
-
-        kinds |= {"bohb": proposer.Bohb, "tpe": proposer.Tpe, "gp": proposer.Gp}
-    if name not in kinds:
-        raise HeadhuntError(f"The strategy must be one of {', '.join(STRATEGIES)}; found {name!r}.")
-    return kinds[name](candidates, seed, **options)

@@ -34,9 +34,10 @@ from headhunt.study.candidates import Candidates, Params
 from headhunt.study.checkpoints import Checkpoints
 from headhunt.study.executors import Executor
 from headhunt.study.ladder import Ladder, Rungs
+from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial, FitAllRows, Request, SaveFirstFold
-from headhunt.study.runtime_estimates import RuntimeEstimates, whole
-from headhunt.study.strategies import Strategy, make
+from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds
+from headhunt.study.strategies import Strategy
 
 PROPOSALS = 20  # how often a strategy is asked again if its proposal was tried before
 DRAWS = 200  # random draws after that, before the space counts as exhausted
@@ -74,7 +75,7 @@ class Study:
         ledger: The ledger, open for writing.
         candidates: The candidates that may be proposed.
         executor: Runs requests.
-        strategy: A name of STRATEGIES.
+        strategy: A key of `registry.STRATEGIES`.
         limits: When to stop.
         budget: The time of the search; made from `limits.time` by default.
         ladder: The rungs; by default those the strategy wants.
@@ -110,11 +111,11 @@ class Study:
         self.ledger, self.candidates, self.executor, self.seed = ledger, candidates, executor, seed
         self.limits = limits or Limits()
         self.budget = budget or TimeBudget(self.limits.time, clock=clock)
-        self.strategy: Strategy = make(strategy, candidates, seed, **(options or {}))
+        self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.ladder = ladder or (Ladder() if self.strategy.rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
-        use_known = self.strategy.warm if known is None else known
-        self._known = list(candidates.known()) if use_known else []
+        use_known = self.strategy.starts_with_known_recipes if known is None else known
+        self._known = list(candidates.known_recipes()) if use_known else []
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
@@ -203,7 +204,7 @@ class Study:
         if score is not None and fraction > 0 and (trial.bracket < self.ladder.top or not self.ladder.top):
             # Trials that begin at the top of several rungs are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
-        if score is not None and (seconds := whole(trial, self.ladder.fractions, rung)) is not None:
+        if score is not None and (seconds := full_budget_seconds(trial, self.ladder.fractions, rung)) is not None:
             self._estimates.add(trial.spec_data, seconds)
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
@@ -229,12 +230,12 @@ class Study:
             result = plain.results.get(plain.reached)
             if result is not None and result.score is not None:
                 return 0, plain.reached + 1
-        while (promotion := self.rungs.ready()) is not None:
+        while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
             if self.budget.fits(self._remaining_seconds(number)):
                 return promotion
             self.rungs.started(number, self.state.trials[number].bracket, rung)  # it is not promoted this time
-        if not self.budget.fits(self._estimates.usual) and (last := self._last_promotion()) is not None:
+        if not self.budget.fits(self._estimates.median) and (last := self._last_promotion()) is not None:
             return last
         deadline = self.budget.search_deadline
         late = self._too_late is not None and deadline is not None and deadline <= self._too_late
@@ -245,7 +246,7 @@ class Study:
     def _remaining_seconds(self, number: int) -> float | None:
         """Estimate the seconds from where a trial stands to the top rung."""
         trial = self.state.trials[number]
-        seconds = whole(trial, self.ladder.fractions, trial.reached)
+        seconds = full_budget_seconds(trial, self.ladder.fractions, trial.reached)
         return None if seconds is None else seconds * (1 - self.ladder.fractions[trial.reached])
 
     def _last_promotion(self) -> tuple[int, int] | None:
@@ -256,7 +257,7 @@ class Study:
         plain = self.state.plain.results if self.state.plain else {}
         for rung in range(self.ladder.top - 1, -1, -1):
             least = plain[rung].score if rung in plain else None
-            for number, score in self.rungs.standing(rung):
+            for number, score in self.rungs.waiting(rung):
                 if least is not None and score < least:
                     break
                 if self.budget.fits(self._remaining_seconds(number)):
@@ -274,11 +275,11 @@ class Study:
             spec_hash = spec.hash
             if spec_hash in self.state.hashes:
                 continue
-            if not self.budget.fits(self._estimates.of(spec.to_dict())):
+            if not self.budget.fits(self._estimates.estimate(spec.to_dict())):
                 self._too_late = self.budget.search_deadline
                 continue
             self._too_late = None
-            bracket = self.ladder.top if self.candidates.cheap(spec) else self.ladder.bracket(number - 1)
+            bracket = self.ladder.top if self.candidates.trains_head_only(spec) else self.ladder.bracket(number - 1)
             return self._register(spec, spec_hash, params, origin, bracket)
         self._exhausted = self._too_late is None
         return False
@@ -376,4 +377,4 @@ class Study:
         running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
         waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
         plain = [(0, step) for step in range(self.ladder.top + 1)]  # the final evaluation needs its checkpoints too
-        return list(dict.fromkeys(plain + running + waiting + self.rungs.promising()))
+        return list(dict.fromkeys(plain + running + waiting + self.rungs.checkpoints_to_keep()))

@@ -346,7 +346,7 @@ def _cluster(workers: int | None, address: str | None) -> Iterator[tuple[Any, in
 
     # Ray Data's actors can be started again, and Ray's core warns the user of that as if it were an error.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    ray, ours = connect(address, workers, "label in this process with --workers 0")
+    ray, ours = connect(address, workers, "label in this process with workers=0")
     try:
         import_module("ray.data")
     except ImportError as error:

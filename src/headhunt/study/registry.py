@@ -1,0 +1,46 @@
+"""List the search strategies and create one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headhunt.errors import HeadhuntError
+from headhunt.study.candidates import Candidates
+from headhunt.study.strategies import Evolution, Grid, Random, Reinforce, Strategy
+
+STRATEGIES = {
+    "bohb": "Bayesian optimization (TPE) with Hyperband: a model of the highest rung that has enough results",
+    "random": "random search with full training",
+    "grid": "grid of at most three values per parameter, in random order, with full training",
+    "evolution": "regularized evolution: change one choice of the best among a few recent candidates",
+    "tpe": "Bayesian optimization (TPE) without rungs",
+    "gp": "Bayesian optimization with a Gaussian process, without rungs",
+    "reinforce": "policy gradient: one distribution per parameter, moved towards scores above average",
+}
+
+
+def create_strategy(name: str, candidates: Candidates, seed: int = 0, **options: Any) -> Strategy:
+    """Create a strategy by name.
+
+    Args:
+        name: A key of STRATEGIES.
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
+        options: Arguments of the strategy's own class.
+
+    Raises:
+        HeadhuntError: If there is no such strategy.
+    """
+    if name not in STRATEGIES:
+        raise HeadhuntError(f"The strategy must be one of {', '.join(STRATEGIES)}; found {name!r}.")
+    classes: dict[str, type[Strategy]] = {
+        "random": Random,
+        "grid": Grid,
+        "evolution": Evolution,
+        "reinforce": Reinforce,
+    }
+    if name not in classes:
+        from headhunt.study.optuna_strategies import Bohb, Gp, Tpe  # Optuna takes long to import
+
+        classes |= {"bohb": Bohb, "tpe": Tpe, "gp": Gp}
+    return classes[name](candidates, seed, **options)
