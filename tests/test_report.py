@@ -29,7 +29,7 @@ from headhunt.run.state import Outcome
 from headhunt.run.task import open_task, save_task
 from headhunt.spec import Choice, Int, Log, Space, Spec
 from headhunt.study.candidates import Candidates
-from headhunt.study.executors import Inline
+from headhunt.study.executors import InlineExecutor
 from headhunt.study.study import Limits, Study
 
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -135,7 +135,7 @@ def make_run(
         study = Study(
             run,
             candidates,
-            Inline(toy),
+            InlineExecutor(toy),
             strategy=strategy,
             limits=Limits(trials=trials),
             versions=VERSIONS,

@@ -18,7 +18,7 @@ from headhunt.predictor import Predictor
 from headhunt.run.events import STOPPED
 from headhunt.run.task import FOLDS, save_task
 from headhunt.spec import Recipe, Spec
-from headhunt.study.executors import guarded
+from headhunt.study.executors import evaluate_safely
 from headhunt.study.requests import (
     EvaluateTrial,
     FitAllRows,
@@ -185,7 +185,7 @@ def test_out_of_memory_is_an_outcome_and_micro_batches_help(runner, encoders, tm
 
 
 def test_candidate_that_does_not_fit_the_encoder_is_an_error(runner, encoders, tmp_path):
-    outcome = guarded(runner.run, request(candidate(encoders(), freeze=9), tmp_path))
+    outcome = evaluate_safely(runner.run, request(candidate(encoders(), freeze=9), tmp_path))
     assert outcome.outcome == "error" and "2 layers" in outcome.extra["message"]
 
 

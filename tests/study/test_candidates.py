@@ -1,0 +1,159 @@
+"""Tests of the conversion between parameters and candidates."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headhunt.spec import NAMED, Choice, Log, Space, Spec
+from headhunt.study.candidates import CLASSIFICATION_LEAVES, Candidates, contains, position_of, value_at
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "regression"])
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("pair", [False, True])
+def test_candidates_express_every_drawn_spec(name, pair, problem_type):
+    candidates = Candidates(Space.load(name), encoder="toy", pair=pair, problem_type=problem_type)
+    for seed in range(30):
+        params = candidates.draw(random.Random(seed))
+        spec = candidates.spec(params)
+        assert all(contains(candidates.leaves[path], value) for path, value in params.items())
+        expressed = candidates.express(spec)
+        assert expressed is not None and candidates.spec(expressed).hash == spec.hash
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("rows", [500, 50_000])
+@pytest.mark.parametrize("name", NAMED)
+def test_known_recipes_exist_for_every_space(name, rows, pair):
+    candidates = Candidates(Space.load(name), encoder="toy", pair=pair, rows=rows)
+    recipes = list(candidates.known_recipes())
+    assert recipes
+    assert all(candidates.spec(params) == spec.canonical() for spec, params in recipes)
+    assert any(spec.head.siamese for spec, _ in recipes) == (pair and name == "default")
+
+
+@pytest.mark.parametrize("length", [64, 256])
+def test_max_length_applies_to_every_candidate(length):
+    candidates = Candidates(Space.load("default"), encoder="toy", max_length=length)
+    drawn = candidates.spec(candidates.draw(random.Random(0)))
+    recipes = list(candidates.known_recipes())
+    assert candidates.plain().recipe.max_length == drawn.recipe.max_length == length
+    assert recipes and all(spec.recipe.max_length == length for spec, _ in recipes)
+    assert all(candidates.spec(params) == spec.canonical() for spec, params in recipes)
+
+
+@pytest.mark.parametrize(("space_length", "plain_length"), [(32, 32), (Choice((32, 48)), 48)])
+def test_max_length_of_the_space_has_precedence(space_length, plain_length):
+    space = Space("own", {"recipe": {"max_length": space_length, "learning_rate": Log(1e-5, 1e-4)}})
+    candidates = Candidates(space, encoder="toy", max_length=64)
+    assert candidates.spec(candidates.draw(random.Random(0))).recipe.max_length in (32, 48)
+    assert candidates.plain().recipe.max_length == plain_length  # the longest that the space offers
+
+
+def test_express_returns_none_for_specs_outside_the_space():
+    assert Candidates(Space.load("default"), encoder="toy").express(Spec(encoder="toy")) is not None
+    assert Candidates(Space.load("paper"), encoder="toy").express(Spec(encoder="toy")) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 1, exclude_max=True))
+def test_position_of_inverts_value_at(position):
+    for leaf in dict(Space.load("default").leaves()).values():
+        value = value_at(leaf, position)
+        assert contains(leaf, value)
+        assert value_at(leaf, min(position_of(leaf, value), 1 - 1e-12)) == pytest.approx(value)
+
+
+def test_with_frozen_encoder_trains_head_only():
+    candidates = Candidates(Space.load("default"), encoder="toy")
+    for seed in range(20):
+        params = candidates.draw(random.Random(seed))
+        frozen = candidates.with_frozen_encoder(params)
+        spec = candidates.spec(frozen)
+        assert candidates.trains_head_only(spec) and spec.head.pooling == params["head.pooling"]
+        assert frozen["recipe.learning_rate"] >= params["recipe.learning_rate"]
+
+
+def test_with_frozen_encoder_changes_nothing_if_the_space_forbids_it():
+    candidates = Candidates(Space("own", {"recipe": {"freeze": Choice(("none", "embeddings"))}}), encoder="toy")
+    assert candidates.with_frozen_encoder({"recipe.freeze": "none"}) == {"recipe.freeze": "none"}
+
+
+# --- regression
+
+
+def test_regression_has_no_classification_leaves():
+    space = Space.load("default")
+    assert set(CLASSIFICATION_LEAVES) <= Candidates(space, encoder="toy").leaves.keys()
+    assert not set(CLASSIFICATION_LEAVES) & Candidates(space, encoder="toy", problem_type="regression").leaves.keys()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"label_smoothing": Choice((0.05, 0.1)), "class_weights": Choice((True, False))},
+        {"label_smoothing": 0.1, "class_weights": True},
+    ],
+    ids=["choices", "constants"],
+)
+def test_regression_specs_have_default_classification_fields(recipe):
+    space = Space("own", {"head": {"pooling": Choice(("cls", "mean"))}, "recipe": recipe})
+    candidates = Candidates(space, encoder="toy", problem_type="regression")
+    spec = candidates.spec({"head.pooling": "mean"})
+    assert (spec.recipe.label_smoothing, spec.recipe.class_weights) == (0.0, False)
+    assert candidates.leaves.keys() == {"head.pooling"}
+
+
+def test_regression_express_ignores_classification_fields():
+    candidates = Candidates(Space.load("default"), encoder="toy", problem_type="regression")
+    plain = Spec(encoder="toy")
+    smoothed = replace(plain, recipe=replace(plain.recipe, label_smoothing=0.1, class_weights=True))
+    assert candidates.express(smoothed) == candidates.express(plain) is not None
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
+def test_classification_specs_keep_their_classification_fields(problem_type):
+    candidates = Candidates(Space.load("default"), encoder="toy", problem_type=problem_type)
+    params = candidates.draw(random.Random(0)) | {"recipe.label_smoothing": 0.1, "recipe.class_weights": True}
+    spec = candidates.spec(params)
+    assert (spec.recipe.label_smoothing, spec.recipe.class_weights) == (0.1, True)
+
+
+# --- encoders named by the space
+
+
+def space_with_encoder(encoder: object) -> Space:
+    return Space("own", {**Space.load("default").tree, "encoder": encoder})
+
+
+@pytest.mark.parametrize("encoder", ["own", Choice(("own", "other"))], ids=["constant", "choice"])
+def test_plain_head_uses_the_encoder_of_the_space(encoder):
+    candidates = Candidates(space_with_encoder(encoder), encoder="argument")
+    assert candidates.encoder == candidates.plain().encoder == "own"
+    assert candidates.express(candidates.plain()) is not None
+
+
+@pytest.mark.parametrize("encoder", ["own", Choice(("own", "other"))], ids=["constant", "choice"])
+def test_known_recipes_use_the_encoder_of_the_space(encoder):
+    candidates = Candidates(space_with_encoder(encoder), encoder="argument")
+    expected = [spec for spec, _ in Candidates(Space.load("default"), encoder="own").known_recipes()]
+    recipes = list(candidates.known_recipes())
+    assert [spec for spec, _ in recipes] == expected
+    assert all(candidates.spec(params) == spec.canonical() for spec, params in recipes)
+
+
+def test_encoder_argument_is_used_if_the_space_names_none():
+    candidates = Candidates(Space.load("default"), encoder="argument")
+    drawn = candidates.spec(candidates.draw(random.Random(0)))
+    assert candidates.encoder == candidates.plain().encoder == drawn.encoder == "argument"
+
+
+def test_encoder_choice_is_a_parameter():
+    candidates = Candidates(space_with_encoder(Choice(("own", "other"))), encoder="argument")
+    drawn = {candidates.spec(candidates.draw(random.Random(seed))).encoder for seed in range(20)}
+    assert drawn == {"own", "other"}

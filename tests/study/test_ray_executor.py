@@ -1,0 +1,365 @@
+"""Tests of the Ray executor: its timeouts with a fake Ray in virtual time, and all else on a real Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from conftest import sentences
+from study_toys import ToyRunner, VirtualClock
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import STOPPED, TrialFinished, decode
+from headhunt.run.ledger import read_state
+from headhunt.run.state import Outcome
+from headhunt.spec import Spec
+from headhunt.study import ray_executor
+from headhunt.study.ray_executor import STOP_TIMEOUT, RayExecutor
+from headhunt.study.requests import EvaluateTrial
+
+TESTS = Path(__file__).parents[1]
+TARGET = f"{ToyRunner.__module__}:{ToyRunner.__name__}"  # workers import it by name
+SPACE = {
+    "head": {"pooling": ["cls", "mean", "max"], "dropout": {"float": [0.0, 0.4]}},
+    "recipe": {
+        "epochs": 3.0,
+        "learning_rate": {"log": [1e-3, 3e-2]},
+        "freeze": ["embeddings", 1, "all"],
+        "batch_size": [8, 16],
+    },
+}
+
+
+def real_ray(test):
+    """Mark a test that starts Ray."""
+    return pytest.mark.slow(pytest.mark.xdist_group("ray")(test))
+
+
+def request(trial: int, action: str = "ok", **fields) -> EvaluateTrial:
+    return EvaluateTrial(trial=trial, spec=Spec(encoder=action), rung=0, fraction=1.0, seed=0, **fields)
+
+
+# --- timeouts, with a fake Ray
+
+
+class FakeActor:
+    """An actor whose requests hang, unless they wait for the call to stop."""
+
+    def __init__(self, ray: FakeRay) -> None:
+        self.waiting: list[str] = []
+        self.ready = SimpleNamespace(remote=lambda: ray.finish(f"ready {len(ray.actors)}", 0))
+        self.run = SimpleNamespace(remote=self._run)
+        self.stop = SimpleNamespace(
+            remote=lambda: [ray.finish(reference, Outcome(STOPPED)) for reference in self.waiting]
+        )
+        ray.actors.append(self)
+
+    def _run(self, request: EvaluateTrial) -> str:
+        reference = f"run {request.trial}"
+        if request.spec.encoder == "wait":
+            self.waiting.append(reference)
+        return reference
+
+
+class FakeRay:
+    """The functions of Ray that the executor calls, in virtual time."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError, OutOfMemoryError=MemoryError)
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.actors: list[FakeActor] = []
+        self.killed: list[FakeActor] = []
+        self.finished: dict[str, object] = {}
+
+    def finish(self, reference: str, value: object) -> str:
+        self.finished[reference] = value
+        return reference
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+    def remote(self, **options):
+        return lambda worker: SimpleNamespace(remote=lambda target, settings: FakeActor(self))
+
+    def wait(self, references, num_returns, timeout):
+        done = [reference for reference in references if reference in self.finished]
+        if not done:
+            self.clock.now += timeout
+        return done[:num_returns], []
+
+    def get(self, reference):
+        return self.finished[reference]
+
+    def kill(self, actor) -> None:
+        self.killed.append(actor)
+
+
+@pytest.fixture
+def fake_ray(monkeypatch) -> FakeRay:
+    ray = FakeRay(VirtualClock())
+    monkeypatch.setattr(ray_executor, "connect", lambda *arguments: (ray, False))
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=ray.clock))
+    return ray
+
+
+def start_requests(ray: FakeRay, *requests: EvaluateTrial) -> RayExecutor:
+    executor = RayExecutor("unused", {}, workers=len(requests))
+    for submitted in requests:
+        executor.submit(submitted)
+    return executor
+
+
+def test_stop_kills_workers_that_do_not_stop_in_time(fake_ray):
+    executor = start_requests(fake_ray, request(1, "wait"), request(2, "hang"))
+    hanging = next(actor for actor in fake_ray.actors if not actor.waiting)
+    started = fake_ray.clock.now
+    executor.stop()
+    assert fake_ray.clock.now - started == pytest.approx(STOP_TIMEOUT)
+    assert fake_ray.killed == [hanging] and len(fake_ray.actors) == 3  # replaced
+
+
+def test_stop_does_not_wait_if_all_workers_stop(fake_ray):
+    executor = start_requests(fake_ray, request(1, "wait"), request(2, "wait"))
+    started = fake_ray.clock.now
+    executor.stop()
+    assert fake_ray.clock.now == started and not fake_ray.killed
+
+
+def test_wait_kills_a_worker_only_after_its_timeout(fake_ray):
+    executor = start_requests(fake_ray, request(1, "hang", worker_timeout=10.0))
+    (hanging,) = fake_ray.actors
+    while fake_ray.clock.now <= 1010.0:
+        assert executor.wait(0.5) == [] and not fake_ray.killed
+    ((submitted, outcome),) = executor.wait(0.5)
+    assert (submitted.trial, outcome.outcome) == (1, "error") and outcome.seconds == pytest.approx(10.5)
+    assert "did not respond" in outcome.extra["message"]
+    assert fake_ray.killed == [hanging] and len(fake_ray.actors) == 2
+
+
+def test_wait_never_kills_a_worker_without_timeout(fake_ray):
+    executor = start_requests(fake_ray, request(1, "hang"))
+    assert executor.wait(1e6) == [] and executor.wait(1e6) == [] and not fake_ray.killed
+
+
+def test_default_workers_needs_memory_for_each(monkeypatch):
+    monkeypatch.setattr(ray_executor, "available_memory", lambda: ray_executor.MEMORY_PER_WORKER - 1)
+    assert ray_executor.default_workers() == 1
+
+
+# --- workers of a real Ray
+
+
+def collect(executor: RayExecutor, count: int, limit: float = 60) -> dict[int, str]:
+    """Wait for outcomes by trial number."""
+    outcomes: dict[int, str] = {}
+    until = time.time() + limit
+    while len(outcomes) < count and time.time() < until:
+        for submitted, outcome in executor.wait(1.0):
+            outcomes[submitted.trial] = outcome.outcome
+    return outcomes
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which workers can import the toy runner."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(scope="module")
+def executor():
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+    created = RayExecutor(TARGET, {"name": "fine"}, workers=2)
+    yield created
+    created.close()
+
+
+@real_ray
+def test_ray_executor_returns_every_outcome(executor):
+    for trial in range(8):
+        executor.submit(request(trial))
+    assert collect(executor, 8) == dict.fromkeys(range(8), "ok")
+
+
+@real_ray
+def test_ray_executor_turns_an_exception_into_an_outcome(executor):
+    executor.submit(request(1, "raise"))
+    assert collect(executor, 1) == {1: "error"}
+
+
+@real_ray
+def test_ray_executor_replaces_a_worker_that_dies(executor):
+    for trial in range(4):
+        executor.submit(request(trial, "die" if trial == 1 else "ok"))
+    assert collect(executor, 4) == {0: "ok", 1: "lost", 2: "ok", 3: "ok"}
+    executor.submit(request(9))
+    assert collect(executor, 1) == {9: "ok"}
+
+
+@real_ray
+def test_ray_executor_kills_a_worker_that_exceeds_its_timeout(executor):
+    executor.submit(request(1, "hang", worker_timeout=1.0))
+    executor.submit(request(2))
+    assert collect(executor, 2) == {1: "error", 2: "ok"}
+
+
+@real_ray
+def test_ray_executor_stop_keeps_only_workers_that_stop(executor):
+    while len(executor._idle) < 2:  # a worker of the last test may still be starting
+        assert executor.wait(1.0) == []
+    before = set(executor.pids())
+    executor.submit(request(1, "wait"))
+    executor.submit(request(2, "hang"))
+    time.sleep(0.5)
+    executor.stop()
+    executor.submit(request(3))
+    assert collect(executor, 1) == {3: "ok"}
+    while len(executor._idle) < 2:
+        assert executor.wait(1.0) == []
+    assert len(before & set(executor.pids())) == 1
+
+
+@real_ray
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            f"RayExecutor({TARGET!r}, {{'name': 'broken'}}, workers=1)",
+            "Workers fail before they are ready: .*cannot be created",
+        ),
+        (
+            f"RayExecutor({TARGET!r}, {{}}, address='127.0.0.1:1')",
+            "Ray cannot be started on the cluster at 127.0.0.1:1: .* or search with workers=0",
+        ),
+    ],
+)
+def test_ray_executor_explains_why_workers_cannot_start(call, message):
+    code = f"from headhunt.study.ray_executor import RayExecutor\n{call}"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment()
+    )
+    assert re.search(message, finished.stderr), finished.stderr
+
+
+# --- searches on a real Ray
+
+
+def write_data(folder: Path) -> None:
+    texts, labels = sentences(72)
+    rows = "\n".join(f"{text},{label}" for text, label in zip(texts, labels, strict=True))
+    (folder / "data.csv").write_text(f"text,label\n{rows}\n")
+    (folder / "space.json").write_text(json.dumps(SPACE))
+
+
+def start_search(folder: Path, encoder: str, *more: str) -> subprocess.Popen:
+    arguments = [
+        "search",
+        "data.csv",
+        "--encoder",
+        encoder,
+        "--space",
+        "space.json",
+        "--out",
+        "run",
+        "--seed",
+        "2",
+        *more,
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headhunt.cli", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "HEADHUNT_CACHE": str(folder / "cache")},
+    )
+
+
+def read_results(folder: Path) -> list[tuple[int, int, str]]:
+    path = RunDirectory(folder / "run").ledger
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    events = [decode(line)[1] for line in lines]
+    return [(event.trial, event.rung, event.outcome) for event in events if isinstance(event, TrialFinished)]
+
+
+def count_lost(folder: Path) -> int:
+    return sum(outcome == "lost" for *_, outcome in read_results(folder))
+
+
+def wait_for_results(folder: Path, process: subprocess.Popen, count: int, limit: float = 120) -> None:
+    until = time.time() + limit
+    while len(read_results(folder)) < count:
+        assert process.poll() is None and time.time() < until, process.communicate()[0]
+        time.sleep(0.1)
+
+
+def check_complete(folder: Path, trials: int) -> None:
+    """Assert that every trial has results, no rung has two, and a model was saved."""
+    state = read_state(RunDirectory(folder / "run"))
+    settled = [(trial, rung) for trial, rung, outcome in read_results(folder) if outcome != "lost"]
+    assert len(state.trials) == trials and not state.waiting
+    assert all(trial.results for trial in state.trials)
+    assert len(settled) == len(set(settled))
+    assert (folder / "run" / "model" / "headhunt.json").exists()
+
+
+def wait_for_worker(process: subprocess.Popen) -> psutil.Process:
+    """Return a busy worker of this search, never one of another search on this machine."""
+    while process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "".join(child.cmdline()).startswith("ray::Worker.run"):
+                    return child
+    raise AssertionError(process.communicate()[0])
+
+
+@real_ray
+def test_search_continues_when_a_worker_is_killed(tmp_path, encoders):
+    write_data(tmp_path)
+    process = start_search(tmp_path, encoders(), "--workers", "2", "--trials", "14", "--time", "none")
+    wait_for_results(tmp_path, process, 2)
+    kills = 0
+    while not count_lost(tmp_path):  # the worker may have just finished its trial, or be saving a model
+        wait_for_worker(process).kill()
+        kills += 1
+        until = time.time() + 5
+        while not count_lost(tmp_path) and time.time() < until:
+            time.sleep(0.1)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    check_complete(tmp_path, 14)
+    assert count_lost(tmp_path) <= kills <= 5
+
+
+@real_ray
+def test_search_continues_when_a_cluster_loses_a_node(tmp_path, encoders):
+    from ray.cluster_utils import Cluster
+
+    write_data(tmp_path)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        spare = cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        process = start_search(tmp_path, encoders(), "--ray", cluster.address, "--trials", "16", "--time", "none")
+        wait_for_results(tmp_path, process, 3)
+        before = read_results(tmp_path)
+        cluster.remove_node(spare, allow_graceful=False)
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, out
+        assert read_results(tmp_path)[: len(before)] == before
+        check_complete(tmp_path, 16)
+        # Workers on other nodes write into the same run directory.
+        directory = RunDirectory(tmp_path / "run")
+        best = read_state(directory).best
+        assert best is not None and best.best is not None and directory.predictions(best.number, best.best[0]).exists()
+    finally:
+        cluster.shutdown()

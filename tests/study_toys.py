@@ -1,0 +1,138 @@
+"""Toy search spaces, evaluation functions, executors and clocks for tests of the study, without training."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import STOPPED
+from headhunt.run.ledger import LedgerWriter
+from headhunt.run.state import Outcome
+from headhunt.spec import Choice, Int, Log, Maybe, Space, Spec
+from headhunt.study.candidates import Candidates
+from headhunt.study.executors import InlineExecutor, evaluate_safely
+from headhunt.study.ladder import Ladder
+from headhunt.study.requests import EvaluateTrial
+from headhunt.study.study import Limits, Study
+
+TINY = Space(
+    "tiny",
+    {
+        "head": {"pooling": Choice(("cls", "mean", "max")), "mlp": Maybe({"width": Int(8, 64)})},
+        "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", "embeddings"))},
+    },
+)
+LADDER = Ladder((1 / 9, 1 / 3, 1.0))
+
+
+def true_score(spec: Spec) -> float:
+    """Return the score of full training without noise."""
+    loss = 0.05 * math.log(spec.recipe.learning_rate / 8e-5) ** 2 + 0.05 * (spec.head.pooling != "mean")
+    return 0.9 - loss - 0.04 * (spec.head.mlp is None) - 0.04 * (spec.recipe.freeze == "all")
+
+
+def evaluate_toy(request: EvaluateTrial) -> Outcome:
+    """Return a noisy score that rises with the fraction of training."""
+    noise = random.Random(f"{request.seed}/{request.rung}").gauss(0, 0.005)
+    score = true_score(request.spec) - 0.05 * (1 - request.fraction) + noise
+    return Outcome("ok", score, request.fraction, 100)
+
+
+def evaluate_flaky(request: EvaluateTrial) -> Outcome:
+    """Fail in every possible way, depending only on the trial. A lost worker succeeds on its second attempt."""
+    failure = request.seed % 7
+    if failure == 0:
+        return Outcome("collapsed")
+    if failure == 1 and request.attempt == 0:
+        return Outcome("lost")
+    if failure == 2:
+        raise RuntimeError("something else")
+    if failure == 3 and request.gradient_accumulation_steps == 1:
+        raise MemoryError
+    return evaluate_toy(request)
+
+
+def open_study(
+    folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy, *, space=TINY, executor=None, **arguments
+) -> Study:
+    """Open a study in a new or existing run directory; 14 trials unless limits are given."""
+    arguments = {"limits": Limits(trials=14), **arguments}
+    candidates = Candidates(space, encoder="toy")
+    return Study(LedgerWriter(RunDirectory(folder)), candidates, executor or InlineExecutor(evaluate), **arguments)
+
+
+def run_study(folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy, **arguments) -> Study:
+    """Run a study to its end, without waiting for the disk: durability is tested with the ledger."""
+    with mock.patch("os.fsync"):
+        study = open_study(folder, evaluate, **arguments)
+        try:
+            study.run()
+        finally:
+            study.ledger.close()
+    return study
+
+
+def leaderboard(study: Study) -> list[tuple[int, str, tuple[int, float] | None]]:
+    """Return number, hash and best result of every scored trial, best first."""
+    return [(trial.number, trial.hash, trial.best) for trial in study.state.leaderboard()]
+
+
+class ShuffledExecutor:
+    """An executor with several workers whose requests finish in random order."""
+
+    def __init__(self, evaluate: Callable[[EvaluateTrial], Outcome], seed: int = 0, workers: int = 4) -> None:
+        self.workers, self.evaluate, self.rng = workers, evaluate, random.Random(seed)
+        self.running: list[EvaluateTrial] = []
+
+    def submit(self, request: EvaluateTrial) -> None:
+        self.running.append(request)
+        assert len(self.running) <= self.workers
+
+    def wait(self, timeout: float | None = None) -> list[tuple[EvaluateTrial, Outcome]]:
+        request = self.running.pop(self.rng.randrange(len(self.running)))
+        return [(request, evaluate_safely(self.evaluate, request))]
+
+    def stop(self) -> None:
+        self.running.clear()
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualClock:
+    """A clock that moves only when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ToyRunner:
+    """A runner for Ray workers whose action is the encoder of a request's spec: raise, die, hang, wait or ok."""
+
+    def __init__(self, name: str) -> None:
+        if name == "broken":
+            raise ValueError("cannot be created")
+
+    def run(self, request: EvaluateTrial, stop: Callable[[], bool]) -> Outcome:
+        action = request.spec.encoder
+        if action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "hang":
+            time.sleep(1000)
+        if action == "wait":
+            while not stop():
+                time.sleep(0.05)
+            return Outcome(STOPPED)
+        if action == "raise":
+            raise ValueError("as requested")
+        return Outcome("ok", score=float(request.trial))
