@@ -27,9 +27,9 @@ from headhunt.run.ledger import LedgerWriter
 from headhunt.run.task import save_task
 from headhunt.spec import Space, plain
 from headhunt.study.candidates import Candidates
-from headhunt.study.executors import Inline
+from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
-from headhunt.study.ray_executor import RayWorkers
+from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Limits, Study
 
@@ -57,7 +57,12 @@ def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) 
     with LedgerWriter(RunDirectory(folder)) as ledger:
         candidates = Candidates(SMALL, encoder=encoder)
         study = Study(
-            ledger, candidates, Inline(evaluate), limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False
+            ledger,
+            candidates,
+            InlineExecutor(evaluate),
+            limits=Limits(trials=trials),
+            ladder=Ladder((1.0,)),
+            known=False,
         )
         began = time.perf_counter()
         study.run()
@@ -95,8 +100,8 @@ def main() -> None:
         settings = RunnerSettings(folder, metric="accuracy")
         runner = TrialRunner(settings)
         result = inline_vs_sum(runner, encoder, trials, Path(folder) / "run")
-        inline, rates = Inline(runner.run), {"inline": [], "ray": []}
-        workers = RayWorkers(
+        inline, rates = InlineExecutor(runner.run), {"inline": [], "ray": []}
+        workers = RayExecutor(
             "headhunt.engine.trial_runner:TrialRunner",
             {"settings": replace(settings, threads=1)},
             workers=2,

@@ -1,10 +1,13 @@
-"""The driver alone: 20,000 toy trials on 64 simulated workers in virtual time, and its ledger read again.
+"""Measure the study without training: 20,000 toy trials on 64 simulated workers in virtual time.
 
-A training takes virtual time (90 s in full, give or take), the driver's own time is real and its workers wait for it:
-proposing, promoting, writing and syncing the ledger to disk. `decision_p99_ms` is the driver's time for each request it
-sends out, `decision_cpu_p99_ms` what of it was not waiting for the disk or for other processes; `busy` is the share of
-all worker time spent training, the end included, when the last ones are waited for; `replay_s` is what it takes to read
-the ledger into a state, and `resume_s` until the search could go on.
+Full training takes 45 to 135 s of virtual time. The study's own time is real, and idle workers wait for it: proposals,
+promotions, writing the ledger and syncing it to disk.
+
+- `decision_p99_ms`: time of the study per submitted request.
+- `decision_cpu_p99_ms`: CPU time of the same, without waiting for the disk or other processes.
+- `busy`: fraction of all worker time spent training, including the end of the search when workers run out of requests.
+- `replay_s`: time to read the ledger into a state.
+- `resume_s`: time until a resumed search can start its next trial.
 
     python benchmarks/scale.py --out benchmarks/results/scale.json
 """
@@ -19,77 +22,79 @@ from pathlib import Path
 
 import numpy as np
 from measure import finish, options
-from toy import Toy, Virtual
+from toy import Toy, VirtualExecutor
 
-from headhunt.run.directory import Run
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
+from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Limits, Study
 
-FULL = 90.0  # virtual seconds of a full training
+FULL_SECONDS = 90.0  # virtual seconds of full training, on average
 
 
-def evaluate(request: Request) -> Outcome:
-    """A toy training that adds the examples of its rung; some take thrice as long as others."""
+def evaluate(request: EvaluateTrial) -> Outcome:
+    """Return a toy outcome with its virtual time. The slowest trials take three times as long as the fastest."""
     outcome = Toy("ridge")(request)
     pace = random.Random(f"pace/{request.seed}").uniform(0.5, 1.5)
-    share = request.fraction * (2 / 3 if request.attempt else 1)  # the rung below has been paid for
-    return replace(outcome, seconds=FULL * pace * share)
+    added = request.fraction * (2 / 3 if request.attempt else 1)  # without the rung below
+    return replace(outcome, seconds=FULL_SECONDS * pace * added)
 
 
-def search(folder: Path, trials: int, executor: Virtual) -> Study:
-    run = Run(folder, write=True)
+def open_study(folder: Path, trials: int, executor: VirtualExecutor) -> Study:
+    """Open a study in a new or existing run directory."""
+    ledger = LedgerWriter(RunDirectory(folder))
     candidates = Candidates(Space.load("default"), encoder="toy")
-    return Study(run, candidates, executor, limits=Limits(trials=trials), clock=lambda: executor.now)
+    return Study(ledger, candidates, executor, limits=Limits(trials=trials), clock=lambda: executor.now)
 
 
 def main() -> None:
     parser = options(__doc__, data=False, encoder=False)
     parser.add_argument("--trials", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=64)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where the run is kept; a temporary folder unless given"
-    )
+    parser.add_argument("--folder", type=Path, default=None, help="parent of the temporary run directory")
     args = parser.parse_args()
     trials = 1_000 if args.quick else args.trials
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = Path(temporary)
-        executor = Virtual(args.workers, evaluate)
-        began = time.perf_counter()
-        study = search(folder, trials, executor)
-        reason = study.go()
-        seconds = time.perf_counter() - began
+        executor = VirtualExecutor(args.workers, evaluate)
+        started = time.perf_counter()
+        study = open_study(folder, trials, executor)
+        reason = study.run()
+        search_s = time.perf_counter() - started
         state = study.state
-        study.run.close()
+        study.ledger.close()
 
-        began = time.perf_counter()
-        again = Run(folder).state
-        replay_s = time.perf_counter() - began
-        assert again == state, "The ledger must hold all that the search knew."
+        started = time.perf_counter()
+        replayed = read_state(RunDirectory(folder))
+        replay_s = time.perf_counter() - started
+        assert replayed == state, "The replayed state must equal the state of the search."
 
-        began = time.perf_counter()
-        search(folder, trials + 1, Virtual(args.workers, evaluate)).run.close()
-        resume_s = time.perf_counter() - began
+        started = time.perf_counter()
+        open_study(folder, trials + 1, VirtualExecutor(args.workers, evaluate)).ledger.close()
+        resume_s = time.perf_counter() - started
 
+        ledger = RunDirectory(folder).ledger.read_bytes()
         turns = [turn for turn in executor.turns if turn[-1]]
-        decisions = np.array([spent / sent for spent, _, sent in turns for _ in range(sent)])
-        alone = np.array([cpu / sent for _, cpu, sent in turns for _ in range(sent)])
+        decisions = np.array([seconds / requests for seconds, _, requests in turns for _ in range(requests)])
+        cpu_decisions = np.array([cpu / requests for _, cpu, requests in turns for _ in range(requests)])
         result = {
             "decision_p99_ms": round(float(np.percentile(decisions, 99)) * 1000, 2),
             "decision_p50_ms": round(float(np.median(decisions)) * 1000, 2),
             "decision_max_ms": round(float(decisions.max()) * 1000, 2),
-            "decision_cpu_p99_ms": round(float(np.percentile(alone, 99)) * 1000, 2),
+            "decision_cpu_p99_ms": round(float(np.percentile(cpu_decisions, 99)) * 1000, 2),
             "busy": round(executor.busy / (args.workers * executor.now), 4),
             "replay_s": round(replay_s, 3),
             "resume_s": round(resume_s, 3),
             "trials": len(state.trials),
             "results": len(state.settled),
-            "records": len(read(folder / "ledger.jsonl")[0]),
-            "ledger_mb": round((folder / "ledger.jsonl").stat().st_size / 1e6, 1),
+            "records": len(ledger.splitlines()),
+            "ledger_mb": round(len(ledger) / 1e6, 1),
             "workers": args.workers,
             "virtual_hours": round(executor.now / 3600, 2),
-            "seconds": round(seconds, 1),
+            "seconds": round(search_s, 1),
             "ended": reason,
         }
     finish(args, result)
