@@ -182,6 +182,7 @@ class SearchDriver:
             Space.from_dict(settings.space),
             encoder=settings.encoder,
             pair=self.task.pair,
+            problem_type=self.task.problem_type,
             rows=self.task.rows["train"],
             layers=layers_of_encoder(settings.encoder, self.resources.trust_remote_code),
             max_length=settings.max_length,

@@ -201,7 +201,7 @@ class Study:
         trial = self.state.trials[number]
         score = trial.results[rung].score
         fraction = self._rung_fraction(trial, rung)
-        if score is not None and fraction > 0 and (trial.bracket < self.ladder.top or not self.ladder.top):
+        if score is not None and (trial.bracket < self.ladder.top or not self.ladder.top):
             # Trials that begin at the top of several rungs are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
         if score is not None and (seconds := full_budget_seconds(trial, self.ladder.fractions, rung)) is not None:
