@@ -68,63 +68,72 @@ def print_export(exported: Export, out: Path, as_json: bool) -> None:
     print(f"{exported.bytes / 1e6:.1f} MB in {out}: try  {example}")
 
 
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
+Port = Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 picks a free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        envvar="HEADHUNT_TOKEN",
+        help="Bearer token that clients must send. Prefer the environment variable.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Number of CPU threads.", show_default="all cores", rich_help_panel=opt.COMPUTE),
+]
+ModelInstances = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Concurrent forward passes, which share the threads. 1 gives the lowest latency for a single text.",
+        show_default="threads",
+        rich_help_panel=opt.COMPUTE,
+    ),
+]
+MaxBatch = Annotated[
+    int, typer.Option(metavar="N", help="Maximum texts per forward pass.", rich_help_panel=opt.COMPUTE)
+]
+MaxQueue = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="Maximum queued texts; further requests get status 429.",
+        rich_help_panel=REQUESTS,
+    ),
+]
+MaxTexts = Annotated[int, typer.Option(metavar="N", help="Maximum texts per request.", rich_help_panel=REQUESTS)]
+MaxCharacters = Annotated[int, typer.Option(metavar="N", help="Maximum characters per text.", rich_help_panel=REQUESTS)]
+MaxBody = Annotated[int, typer.Option(metavar="BYTES", help="Maximum size of a request.", rich_help_panel=REQUESTS)]
+MaxWait = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time from request to response.", rich_help_panel=TIMEOUTS),
+]
+ReadTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time to receive a request.", rich_help_panel=TIMEOUTS),
+]
+GracefulTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time to finish queued requests.", rich_help_panel=TIMEOUTS),
+]
+
+
 def serve(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of an ONNX export or of a saved model.")],
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = ("127.0.0.1"),
-    port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 picks a free one.")] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="HEADHUNT_TOKEN",
-            help="Bearer token that clients must send. Prefer the environment variable.",
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of CPU threads.", show_default="all cores", rich_help_panel=opt.COMPUTE),
-    ] = None,
-    model_instances: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Concurrent forward passes, which share the threads. 1 gives the lowest latency for a single text.",
-            show_default="threads",
-            rich_help_panel=opt.COMPUTE,
-        ),
-    ] = None,
-    max_batch: Annotated[
-        int, typer.Option(metavar="N", help="Maximum texts per forward pass.", rich_help_panel=opt.COMPUTE)
-    ] = 32,
-    max_queue: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Maximum queued texts; further requests get status 429.",
-            rich_help_panel=REQUESTS,
-        ),
-    ] = 512,
-    max_texts: Annotated[
-        int, typer.Option(metavar="N", help="Maximum texts per request.", rich_help_panel=REQUESTS)
-    ] = 256,
-    max_characters: Annotated[
-        int, typer.Option(metavar="N", help="Maximum characters per text.", rich_help_panel=REQUESTS)
-    ] = 20_000,
-    max_body: Annotated[
-        int, typer.Option(metavar="BYTES", help="Maximum size of a request.", rich_help_panel=REQUESTS)
-    ] = 1_000_000,
-    max_wait: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Maximum time from request to response.", rich_help_panel=TIMEOUTS),
-    ] = 10.0,
-    read_timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Maximum time to receive a request.", rich_help_panel=TIMEOUTS),
-    ] = 10.0,
-    timeout_graceful_shutdown: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Maximum time to finish queued requests.", rich_help_panel=TIMEOUTS),
-    ] = 30.0,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    threads: Threads = None,
+    model_instances: ModelInstances = None,
+    max_batch: MaxBatch = 32,
+    max_queue: MaxQueue = 512,
+    max_texts: MaxTexts = 256,
+    max_characters: MaxCharacters = 20_000,
+    max_body: MaxBody = 1_000_000,
+    max_wait: MaxWait = 10.0,
+    read_timeout: ReadTimeout = 10.0,
+    timeout_graceful_shutdown: GracefulTimeout = 30.0,
 ) -> None:
     """Serve a model over HTTP: /predict, /health, /metrics and a demo page at /.
 

@@ -77,6 +77,7 @@ ARGUMENTS = (
 )
 """Python arguments that are a flag of at least one command."""
 
+QUOTES = ("'", '"')
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ARGUMENTS}
 NEGATIVE_FLAGS = {"private": "--public"}
 NAMES_IN_COMMAND = {
@@ -89,7 +90,8 @@ NAMES_IN_COMMAND = {
 """Words for arguments that are positional in a command or have another name there."""
 
 # An argument name, "=" and perhaps a value. After a slash or a quote it is part of a path, a URL or the user's data.
-ARGUMENT = re.compile(r"""(?<![\w./?&'"-])([a-z]\w*)=("[^"\n]*"|'[^'\n]*'|[\w+-](?:[\w.+-]*[\w+-])?)?(?!=)""")
+NAME, VALUE = r"""(?<![\w./?&'"-])([a-z]\w*)=""", r"""("[^"\n]*"|'[^'\n]*'|[\w+-](?:[\w.+-]*[\w+-])?)?(?![=\[({])"""
+ARGUMENT = re.compile(rf"{NAME}{VALUE}(?:, (?=([a-z]\w*)=))?")
 
 
 def translate(message: str, command: str | None = None) -> str:
@@ -101,22 +103,33 @@ def translate(message: str, command: str | None = None) -> str:
     """
     names = {**FLAGS, **NAMES_IN_COMMAND.get(command or "", {})}
 
-    def to_flag(match: re.Match[str]) -> str:
-        name, value = match.groups()
+    def replace(match: re.Match[str]) -> str:
+        name, value, following = match.groups()
         if name not in names:
             return match[0]
-        flag = names[name]
-        if value is None or value == "True":
+        flag = to_flag(name, names[name], value)
+        if following is None:
             return flag
-        if value == "None" and name == "time":
-            return f"{flag} none"
-        if value in ("False", "None"):
-            return NEGATIVE_FLAGS.get(name, f"no {flag}")
-        if value[0] in "\"'":
-            value = shlex.quote(value[1:-1])
-        return f"{flag} {value}"
+        return f"{flag} " if value is not None and following in names else f"{flag}, "
 
-    return ARGUMENT.sub(to_flag, message)
+    return ARGUMENT.sub(replace, message)
+
+
+def to_flag(name: str, flag: str, value: str | None) -> str:
+    """Return a flag with its value as a user would type it.
+
+    Args:
+        name: The Python argument.
+        flag: Its flag.
+        value: Its value in Python; None if the message names the argument only.
+    """
+    if value is None or value == "True":
+        return flag
+    if value == "None" and name == "time":
+        return f"{flag} none"
+    if value in ("False", "None"):
+        return NEGATIVE_FLAGS.get(name, f"no {flag}")
+    return f"{flag} {shlex.quote(value[1:-1]) if value[0] in QUOTES else value}"
 
 
 def refuse_renamed(words: Iterable[str], flags: set[str]) -> None:

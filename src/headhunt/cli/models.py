@@ -93,60 +93,68 @@ def evaluate(
     print_evaluation(evaluation, list(predictor.labels), json_)
 
 
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TEXTS", help="Texts. For pairs, the two texts of each pair in turn."),
+]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="File of texts, or - for standard input. For a corpus also a folder, a 'pattern*' or a URL.",
+    ),
+]
+PredictionsOut = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="A .csv or .jsonl file: the columns of the input, then label and probability. An input column of "
+        "the same name becomes input_label. A folder or URL: a corpus, labelled in shards.",
+    ),
+]
+CorpusWorkers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of worker processes; 0 labels in this process.",
+        show_default="one per core or GPU",
+        rich_help_panel=CORPUS,
+    ),
+]
+CorpusRay = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster.", rich_help_panel=CORPUS)
+]
+Keep = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS",
+        help="Input columns to keep, such as id,text, or none.",
+        show_default="all",
+        rich_help_panel=CORPUS,
+    ),
+]
+Probabilities = Annotated[
+    bool,
+    typer.Option("--probabilities", help="Write the probability of every label.", rich_help_panel=CORPUS),
+]
+ShardRows = Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows per shard.", rich_help_panel=CORPUS)]
+
+
 def predict(
     model: opt.Model,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXTS", help="Texts. For pairs, the two texts of each pair in turn."),
-    ] = None,
-    input_: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="File of texts, or - for standard input. For a corpus also a folder, a 'pattern*' or a URL.",
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="A .csv or .jsonl file: the columns of the input, then label and probability. An input column of "
-            "the same name becomes input_label. A folder or URL: a corpus, labelled in shards.",
-        ),
-    ] = None,
+    texts: Texts = None,
+    input_: Input = None,
+    out: PredictionsOut = None,
     json_: opt.Json = False,
     text: opt.Text = None,
     text_b: opt.TextB = None,
     device: opt.Device = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Number of worker processes; 0 labels in this process.",
-            show_default="one per core or GPU",
-            rich_help_panel=CORPUS,
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster.", rich_help_panel=CORPUS)
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Input columns to keep, such as id,text, or none.",
-            show_default="all",
-            rich_help_panel=CORPUS,
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool,
-        typer.Option("--probabilities", help="Write the probability of every label.", rich_help_panel=CORPUS),
-    ] = False,
-    shard_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of rows per shard.", rich_help_panel=CORPUS)
-    ] = 16384,
+    workers: CorpusWorkers = None,
+    ray: CorpusRay = None,
+    keep: Keep = None,
+    probabilities: Probabilities = False,
+    shard_rows: ShardRows = 16384,
 ) -> None:
     """Predict labels for texts: arguments, the lines of a pipe, a file or a corpus.
 
