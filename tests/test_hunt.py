@@ -1,4 +1,4 @@
-"""A search from data to model, in this process: the command, the run directory, stopping and going on."""
+"""A search from data to model, in this process: the run directory, stopping and resuming."""
 
 from __future__ import annotations
 

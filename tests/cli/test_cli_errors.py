@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import make_rows, refuse, run, saved_models, write_csv
@@ -55,7 +56,7 @@ def test_out_must_be_new_or_empty_and_writable(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "saying"),
+    ("content", "fragments"),
     [
         (None, ["spec.json", "not there"]),
         ("{not json", ["spec.json", "not JSON"]),
@@ -68,12 +69,12 @@ def test_out_must_be_new_or_empty_and_writable(tmp_path):
         ('{"head": {"siamese": "dot", "pooling": "mean"}}', ["siamese", "two texts", "has one"]),
     ],
 )
-def test_fit_refuses_bad_spec(content, saying, encoders, tmp_path):
+def test_fit_refuses_bad_spec(content, fragments, encoders, tmp_path):
     if content is not None:
         (tmp_path / "spec.json").write_text(content)
     data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 20, 0))
     words = ["fit", data, "--out", tmp_path / "out", "--spec", tmp_path / "spec.json", "--encoder", encoders()]
-    refuse(*words, fragments=saying)
+    refuse(*words, fragments=fragments)
     assert not (tmp_path / "out").exists()
 
 
@@ -97,10 +98,16 @@ def test_fit_refuses_bad_encoder(encoders, tmp_path):
 DAMAGES = {
     "missing": (lambda folder: shutil.rmtree(folder), "Headhunt saved"),
     "empty": (lambda folder: [file.unlink() for file in folder.iterdir()], "Headhunt saved"),
-    "card is no JSON": (lambda folder: (folder / "headhunt.json").write_text("{"), "cannot be loaded"),
-    "card is a list": (lambda folder: (folder / "headhunt.json").write_text("[]"), "one JSON object"),
-    "card of the future": (lambda folder: (folder / "headhunt.json").write_text('{"schema": 99}'), "schema 1"),
-    "card lacks most": (lambda folder: (folder / "headhunt.json").write_text('{"schema": 1}'), "'problem_type'"),
+    "description is no JSON": (lambda folder: (folder / "headhunt.json").write_text("{"), "cannot be loaded"),
+    "description is a list": (lambda folder: (folder / "headhunt.json").write_text("[]"), "one JSON object"),
+    "description of a newer version": (
+        lambda folder: (folder / "headhunt.json").write_text('{"schema": 99}'),
+        "schema 1",
+    ),
+    "description lacks fields": (
+        lambda folder: (folder / "headhunt.json").write_text('{"schema": 1}'),
+        "'problem_type'",
+    ),
     "weights cut": (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot be loaded"),
     "weights missing": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
     "configuration missing": (lambda folder: (folder / "config.json").unlink(), "config.json"),
@@ -113,8 +120,8 @@ DAMAGES = {
 def test_predict_and_evaluate_refuse_damaged_model(models, damage, tmp_path):
     folder, test, _ = models()
     shutil.copytree(folder, tmp_path / "model")
-    break_it, fragment = DAMAGES[damage]
-    break_it(tmp_path / "model")
+    damage_folder, fragment = DAMAGES[damage]
+    damage_folder(tmp_path / "model")
     refuse("predict", tmp_path / "model", "a text", fragments=[str(tmp_path / "model"), fragment])
     refuse("evaluate", tmp_path / "model", test, fragments=[str(tmp_path / "model"), fragment])
 
@@ -124,21 +131,23 @@ def test_predict_and_evaluate_refuse_damaged_model(models, damage, tmp_path):
     [["predict", "m", "--colour"], ["nonsense"], ["fit"], ["fit", "x.csv"], ["fit", "x", "--out", "y", "--limit", "z"]],
 )
 def test_wrong_command_line_exits_2_with_usage(words):
-    done = run(*words)
-    assert done.code == 2 and "Usage" in done.err and "Traceback" not in done.err and not done.out
+    completed = run(*words)
+    assert completed.code == 2 and "Usage" in completed.err and "Traceback" not in completed.err and not completed.out
 
 
 def test_installed_script_exits_2_without_traceback(tmp_path):
     script = shutil.which("headhunt", path=str(Path(sys.executable).parent))
     assert script, "pip install -e ."
-    found = subprocess.run(
+    completed = subprocess.run(
         [script, "fit", "nothing.csv", "--out", "m"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
     )
-    assert found.returncode == 2 and found.stderr.startswith("error: nothing.csv") and not list(tmp_path.iterdir())
+    assert (
+        completed.returncode == 2 and completed.stderr.startswith("error: nothing.csv") and not list(tmp_path.iterdir())
+    )
 
 
 # ------------------------------------------------------------------------------------------------ renamed flags
@@ -256,3 +265,10 @@ def test_library_error_is_printed_with_flags(tmp_path, monkeypatch):
     monkeypatch.setattr(Task, "load", load)
     for words in (["fit", "x.csv", "--out", tmp_path / "out"], ["search", "x.csv"]):
         refuse(*words, fragments=["Set --label stars or --problem-type regression."])
+
+
+def test_notes_on_the_data_are_printed_with_flags(capsys):
+    from headhunt.cli.output import print_notes
+
+    print_notes(SimpleNamespace(notes=["text column: a"], warnings=["a larger max_length=N keeps more"]))
+    assert capsys.readouterr().err == "text column: a\nnote: a larger --max-length N keeps more\n"

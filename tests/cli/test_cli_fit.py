@@ -20,9 +20,9 @@ def models(encoders, tmp_path_factory):
 
 def test_fit_without_spec_trains_plain_head_and_prints_next_command(encoders, tmp_path):
     data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
-    done = run("fit", data, "--out", tmp_path / "new" / "model", "--encoder", encoders(), "--limit", 20)
-    assert done.code == 0 and "text column: text" in done.err
-    assert "accuracy" in done.out and f"headhunt predict {tmp_path / 'new' / 'model'}" in done.out
+    completed = run("fit", data, "--out", tmp_path / "new" / "model", "--encoder", encoders(), "--limit", 20)
+    assert completed.code == 0 and "text column: text" in completed.err
+    assert "accuracy" in completed.out and f"headhunt predict {tmp_path / 'new' / 'model'}" in completed.out
     assert "model.py" not in {path.name for path in (tmp_path / "new" / "model").iterdir()}
 
 
@@ -38,34 +38,36 @@ def test_fit_max_length_overrides_spec(encoders, tmp_path):
 def test_fit_saves_spec_labels_and_test_scores(models):
     folder, _, facts = models()
     assert facts["out"] == str(folder) and facts["test"]["scores"]["accuracy"]["value"] > 0.8
-    card = json.loads((folder / "headhunt.json").read_text())
+    description = json.loads((folder / "headhunt.json").read_text())
     assert (
-        card["spec"]["recipe"]["learning_rate"] == 0.003 and card["labels"] == ["bad", "good"] and card["schema"] == 1
+        description["spec"]["recipe"]["learning_rate"] == 0.003
+        and description["labels"] == ["bad", "good"]
+        and description["schema"] == 1
     )
 
 
 def test_fit_accepts_spec_sampled_from_space(encoders, tmp_path):
-    drawn = succeed("space", "paper", "--sample", 1, "--layers", 2, "--encoder", encoders())
-    spec = json.loads(drawn)
+    printed = succeed("space", "paper", "--sample", 1, "--layers", 2, "--encoder", encoders())
+    spec = json.loads(printed)
     spec["recipe"] |= {"epochs": 1, "batch_size": 16}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
     succeed("fit", data, "--out", tmp_path / "model", "--spec", tmp_path / "spec.json")
-    kept = json.loads((tmp_path / "model" / "headhunt.json").read_text())["spec"]
-    assert kept["encoder"] == encoders() and kept["head"] == spec["head"]
+    saved = json.loads((tmp_path / "model" / "headhunt.json").read_text())["spec"]
+    assert saved["encoder"] == encoders() and saved["head"] == spec["head"]
 
 
 INTERRUPTIBLE_FIT = """
 import contextlib, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 import headhunt.report.terminal
 from headhunt.cli import main
 
 @contextlib.contextmanager
-def tell(name):
+def print_reports(name):
     yield lambda report: print("report", file=sys.stderr, flush=True)
 
-headhunt.report.terminal.training_bar = tell
+headhunt.report.terminal.training_bar = print_reports
 main()
 """
 
@@ -94,18 +96,18 @@ def test_fit_ctrl_c_exits_130_and_leaves_no_files(encoders, tmp_path):
 )
 def test_evaluate_prints_scores_of_fit(models, problem_type):
     folder, test, facts = models(problem_type)
-    found = json.loads(succeed("evaluate", folder, test, "--json"))
-    assert found["rows"] == 32 and found["scores"].keys() == facts["test"]["scores"].keys()
-    for name, score in found["scores"].items():
+    evaluation = json.loads(succeed("evaluate", folder, test, "--json"))
+    assert evaluation["rows"] == 32 and evaluation["scores"].keys() == facts["test"]["scores"].keys()
+    for name, score in evaluation["scores"].items():
         assert score == pytest.approx(facts["test"]["scores"][name], abs=1e-5), name
-    shown = succeed("evaluate", folder, test)
-    assert "32 rows" in shown and all(name in shown for name in found["scores"])
+    printed = succeed("evaluate", folder, test)
+    assert "32 rows" in printed and all(name in printed for name in evaluation["scores"])
 
 
 def test_evaluate_prints_confusion_matrix(models):
     folder, test, facts = models()
-    shown = succeed("evaluate", folder, test)
-    table = shown[shown.index("true \\ predicted") :].replace("│", " ").splitlines()
+    printed = succeed("evaluate", folder, test)
+    table = printed[printed.index("true \\ predicted") :].replace("│", " ").splitlines()
     counts = {
         line.split()[0]: [int(cell) for cell in line.split()[1:]] for line in table if line[2:5] in ("bad", "goo")
     }
@@ -116,8 +118,8 @@ def test_evaluate_prints_labels_without_markup(encoders, tmp_path):
     header, rows = make_rows("single_label_classification", 40, 0)
     data = write_csv(tmp_path / "data.csv", header, [(text, f"[/{label}]") for text, label in rows])
     succeed("fit", data, "--out", tmp_path / "model", "--encoder", encoders())
-    shown = succeed("evaluate", tmp_path / "model", data)
-    assert shown.count("[/good]") == shown.count("[/bad]") == 3
+    printed = succeed("evaluate", tmp_path / "model", data)
+    assert printed.count("[/good]") == printed.count("[/bad]") == 3
 
 
 def test_evaluate_refuses_unknown_labels(models, tmp_path):

@@ -20,9 +20,9 @@ def models(encoders, tmp_path_factory):
 def test_predict_gives_same_output_for_texts_file_and_pipe(models, tmp_path):
     folder, test, _ = models()
     texts = read_texts(test)
-    found = Predictor.load(folder).predict(texts)
-    expected = [f"{row.label}\t{row.probability:.4f}" for row in found]
-    assert len({row.label for row in found}) == 2
+    predictions = Predictor.load(folder).predict(texts)
+    expected = [f"{row.label}\t{row.probability:.4f}" for row in predictions]
+    assert len({row.label for row in predictions}) == 2
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(texts) + "\n")
     piped = "\n".join(texts).encode()
@@ -37,13 +37,17 @@ def test_predict_gives_same_output_for_texts_file_and_pipe(models, tmp_path):
 def test_predict_writes_csv_and_json_lines(models, tmp_path):
     folder, test, _ = models()
     texts = read_texts(test)
-    found = Predictor.load(folder).predict(texts)
+    predictions = Predictor.load(folder).predict(texts)
     assert succeed("predict", folder, "--input", test, "--out", tmp_path / "a.csv") == ""
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["text", "input_label", "label", "probability"]  # its own label column keeps its cells
-    assert [row["text"] for row in rows] == texts and [row["label"] for row in rows] == [row.label for row in found]
-    assert [float(row["probability"]) for row in rows] == pytest.approx([row.probability for row in found], abs=1e-5)
+    assert [row["text"] for row in rows] == texts and [row["label"] for row in rows] == [
+        row.label for row in predictions
+    ]
+    assert [float(row["probability"]) for row in rows] == pytest.approx(
+        [row.probability for row in predictions], abs=1e-5
+    )
     succeed("predict", folder, "--input", test, "--out", tmp_path / "a.jsonl")
     printed = succeed("predict", folder, "--input", test, "--json")
     assert (tmp_path / "a.jsonl").read_text() == printed

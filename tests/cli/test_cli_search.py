@@ -208,20 +208,20 @@ def test_print_result_names_delivered_and_other_models(tmp_path, capsys):
 
 
 def test_space_prints_tree_and_number_of_architectures():
-    shown = succeed("space", "paper")
-    assert "architectures" in shown and "pooling" in shown
-    found = json.loads(succeed("space", "paper", "--json"))
-    assert f"{found['architectures']:,} architectures" in shown
+    printed = succeed("space", "paper")
+    assert "architectures" in printed and "pooling" in printed
+    data = json.loads(succeed("space", "paper", "--json"))
+    assert f"{data['architectures']:,} architectures" in printed
 
 
 def test_space_sample_draws_reproducible_specs():
-    drawn = succeed("space", "paper", "--sample", 5).splitlines()
-    assert len(set(drawn)) == 5 and all(Spec.from_json(line).to_json() == line for line in drawn)
-    assert succeed("space", "paper", "--sample", 5).splitlines() == drawn
-    assert set(succeed("space", "paper", "--sample", 5, "--seed", 1).splitlines()).isdisjoint(drawn)
+    lines = succeed("space", "paper", "--sample", 5).splitlines()
+    assert len(set(lines)) == 5 and all(Spec.from_json(line).to_json() == line for line in lines)
+    assert succeed("space", "paper", "--sample", 5).splitlines() == lines
+    assert set(succeed("space", "paper", "--sample", 5, "--seed", 1).splitlines()).isdisjoint(lines)
     pairs = [Spec.from_json(line) for line in succeed("space", "default", "--sample", 30, "--pair").splitlines()]
     assert any(spec.head.siamese for spec in pairs)
-    assert not any(Spec.from_json(line).head.siamese for line in drawn)
+    assert not any(Spec.from_json(line).head.siamese for line in lines)
 
 
 def test_space_refuses_missing_file(tmp_path):
