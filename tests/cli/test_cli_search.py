@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,10 @@ from conftest import sentences
 import headhunt
 from headhunt.data import Task
 from headhunt.engine.search import Search
-from headhunt.run.ledger import RunError
+from headhunt.evaluation import Score
+from headhunt.run.directory import RunDirectory
+from headhunt.run.results import AblationItem, AblationResult, SearchResult, TestResult, Verdict
+from headhunt.run.schema import RunError, dump
 from headhunt.spec import Space, Spec
 
 QUICK = Space.from_dict(
@@ -52,18 +56,18 @@ def search_once(tmp_path: Path, encoder: str) -> Search:
 
 def test_resume_and_status_report_a_missing_model(tmp_path, encoders, monkeypatch):
     search = search_once(tmp_path, encoders())
-    monkeypatch.setattr("headhunt.engine.final_test.best_model", lambda *_: None)
+    monkeypatch.setattr("headhunt.run.directory.RunDirectory.best_model", lambda *_: None)
     completed = run("resume", tmp_path / "run", "--trials", 1)
     assert completed.code == 2 and "headhunt resume" in completed.err and "--time 10m" in completed.err, completed
     assert "no model yet" in succeed("status", tmp_path / "run")
-    with pytest.raises(RunError, match="headhunt resume"):
+    with pytest.raises(RunError, match="has no model yet"):
         search.load()
 
 
 def test_resume_verdict_and_ablate_write_the_report_again(tmp_path, encoders, monkeypatch):
     search = search_once(tmp_path, encoders())
-    item = {"name": "mean in place of max", "difference": -0.02, "low": -0.03, "high": 0.01}
-    ablation = {"metric": "accuracy", "base": {"score": 0.9}, "rows": 58, "items": [item], "failed": ["MLP"]}
+    item = AblationItem("mean in place of max", score=0.88, difference=-0.02, low=-0.03, high=0.01, seeds=1)
+    ablation = AblationResult(3, "accuracy", 58, Score(0.9, 0.85, 0.95), items=(item,), failed=("MLP",))
     monkeypatch.setattr("headhunt.engine.search.verdict", lambda *_, **__: search)
     monkeypatch.setattr("headhunt.engine.search.ablate", lambda *_, **__: ablation)
     for command, *options in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
@@ -73,12 +77,12 @@ def test_resume_verdict_and_ablate_write_the_report_again(tmp_path, encoders, mo
         assert ("-0.0200  (-0.0300 to +0.0100)  mean in place of max" in printed) == (command == "ablate")
         assert ("not evaluated: MLP" in printed) == (command == "ablate")
         (tmp_path / "run" / "report.html").unlink()
-    assert json.loads(succeed("ablate", tmp_path / "run", "--json")) == ablation
+    assert json.loads(succeed("ablate", tmp_path / "run", "--json")) == dump(ablation)
     assert not (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.parametrize("command", ["resume", "verdict", "ablate"])
-def test_run_commands_pass_ray_and_trust_remote_code_only_if_given(command, tmp_path, monkeypatch):
+def test_run_commands_pass_ray_and_trust_remote_code(command, tmp_path, monkeypatch):
     calls = []
 
     def record(folder, **options):
@@ -92,7 +96,7 @@ def test_run_commands_pass_ray_and_trust_remote_code_only_if_given(command, tmp_
     succeed(command, tmp_path)
     succeed(command, tmp_path, "--ray", "10.0.0.1:6379", "--trust-remote-code", "--workers", 2, "--time", "5m")
     without, given = calls
-    assert not without.keys() & {"ray", "trust_remote_code"}
+    assert without["ray"] is None and without["trust_remote_code"] is False
     assert given["ray"] == "10.0.0.1:6379" and given["trust_remote_code"] is True
     assert given["workers"] == 2 and given["time"] == "5m"
 
@@ -114,9 +118,11 @@ def test_run_commands_refuse_a_folder_without_a_run(tmp_path):
 
 @pytest.mark.parametrize("words", [["--max-latency", "0ms"], ["--max-latency", "-20ms"], ["--max-size", "-0.5GB"]])
 def test_search_refuses_model_limits_that_are_not_positive(words, tmp_path):
-    completed = run("search", tmp_path / "missing.csv", *words)
-    assert completed.code == 2 and f"Invalid value for '{words[0]}'" in completed.err
-    assert "must be above 0" in completed.err and "Traceback" not in completed.err
+    refuse("search", tmp_path / "missing.csv", *words, fragments=[f"{words[0]} must be above 0", words[1]])
+
+
+def test_search_refuses_a_wrong_duration_before_reading_data(tmp_path):
+    refuse("search", tmp_path / "missing.csv", "--time", "soon", fragments=["--time must be a duration", "'soon'"])
 
 
 def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
@@ -165,7 +171,6 @@ def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monke
     monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
     succeed("search", data)
     (options,) = calls
-    assert options.pop("encoder") == "sentence-transformers/all-MiniLM-L6-v2"
     del options["view"]
     assert options == {name: defaults[name] for name in options}
 
@@ -178,30 +183,49 @@ def test_print_result_names_delivered_and_other_models(tmp_path, capsys):
 
     from headhunt.cli.output import print_result
 
-    score = {"accuracy": {"value": 0.9, "low": 0.85, "high": 0.95}}
-    result = {
-        "verdict": {"sentence": "No reliable gain.", "delivered": "plain"},
-        "test": {"model": score, "plain": score, "mean": score},
-        "winner_model": "models/000003-all",
-        "ensemble": "ensemble",
-    }
-    search = SimpleNamespace(result=result, run_dir=Path("run"), settings=SimpleNamespace(metric="accuracy"))
+    scores = {"accuracy": Score(0.9, 0.85, 0.95)}
+    result = SearchResult(
+        reason="time",
+        metric="accuracy",
+        trials=4,
+        results=4,
+        seconds=60.0,
+        examples=100,
+        evaluated_on="folds",
+        verdict=Verdict("plain", "no gain", "No reliable gain."),
+        winner_model="000003-all",
+        ensemble="ensemble",
+        test=TestResult(30, {"winner": scores, "plain": scores, "ensemble": scores}),
+        test_evaluations=2,
+    )
+    directory = RunDirectory(Path("run"))
+    settings = SimpleNamespace(metric="accuracy")
+    search = SimpleNamespace(result=result, run_dir=Path("run"), directory=directory, settings=settings)
     print_result(search, Console(width=80))
     assert capsys.readouterr().out.splitlines() == [
         "No reliable gain.",
         "test score of the winner: 0.9000 (95 % interval 0.8500 to 0.9500)",
         "test score of the plain head: 0.9000 (95 % interval 0.8500 to 0.9500)",
         "test score of the ensemble: 0.9000 (95 % interval 0.8500 to 0.9500)",
+        "the test rows were evaluated 2 times in this run",
         "model of the best trial: run/models/000003-all",
         "ensemble, as one model: run/ensemble",
     ]
-    result |= {"verdict": {"sentence": "Stopped.", "delivered": "best so far"}, "test": {"model": score}}
-    result |= {"ensemble": None}
+    search.result = replace(
+        result,
+        verdict=Verdict("best so far", "untested", "Stopped."),
+        test=TestResult(30, {"winner": scores}),
+        test_evaluations=1,
+        ensemble=None,
+    )
     print_result(search, Console(width=80))
     assert capsys.readouterr().out.splitlines() == [
         "Stopped.",
         "test score of the best model so far: 0.9000 (95 % interval 0.8500 to 0.9500)",
     ]
+    search.result = None
+    print_result(search, Console(width=80))
+    assert capsys.readouterr().out == ""
 
 
 # ------------------------------------------------------------------------------------------------ spaces

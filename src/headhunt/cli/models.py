@@ -28,15 +28,7 @@ def fit(
     problem_type: opt.ProblemType = None,
     test: opt.Test = None,
     limit: opt.Limit = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENCODER",
-            help="Encoder: Hugging Face name or folder.",
-            show_default="the spec's, or all-MiniLM-L6-v2",
-            rich_help_panel=opt.TRAINING,
-        ),
-    ] = None,
+    encoder: opt.Encoder = None,
     max_length: opt.MaxLength = None,
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,

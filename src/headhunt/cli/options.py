@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -46,14 +45,6 @@ def check_problem_type(value: str | None) -> str | None:
     if value in RENAMED_PROBLEM_TYPES:
         raise typer.BadParameter(f"{value!r} has been renamed. Use {RENAMED_PROBLEM_TYPES[value]}.")
     raise typer.BadParameter(f"{value!r} is not one of {', '.join(PROBLEM_TYPES)}.")
-
-
-def check_positive(value: str | None) -> str | None:
-    """Refuse an amount such as `0ms` or `-60MB`. The unit is checked later, where it is known."""
-    number = re.match(r"\s*([+-]?\d*\.?\d+)", value or "")
-    if number is not None and float(number[1]) <= 0:
-        raise typer.BadParameter(f"must be above 0; found {value!r}.")
-    return value
 
 
 def check_out(out: Path, flag: str = "--out") -> None:
@@ -112,8 +103,13 @@ Limit = Annotated[
     typer.Option(metavar="N", help="Maximum number of training rows, sampled with the seed.", rich_help_panel=DATA),
 ]
 Encoder = Annotated[
-    str,
-    typer.Option(metavar="ENCODER", help="Encoder: Hugging Face name or folder.", rich_help_panel=TRAINING),
+    str | None,
+    typer.Option(
+        metavar="ENCODER",
+        help="Encoder: Hugging Face name or folder.",
+        show_default="the one in the spec or space, or all-MiniLM-L6-v2",
+        rich_help_panel=TRAINING,
+    ),
 ]
 MaxLength = Annotated[
     int | None,
@@ -143,7 +139,7 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code", help="Allow Python code from the encoder's repository to run.", rich_help_panel=TRAINING
     ),
 ]
-TrustRemoteCodeAgain = Annotated[
+RunTrustRemoteCode = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Allow Python code from the encoder's repository to run."),
 ]
@@ -160,6 +156,15 @@ Workers = Annotated[
         metavar="N",
         help="Number of worker processes; 0 trains in this process.",
         show_default="one per core or GPU",
+        rich_help_panel=COMPUTE,
+    ),
+]
+RunWorkers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of worker processes; 0 trains in this process.",
+        show_default="as in the search",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -208,7 +213,6 @@ MaxLatency = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        callback=check_positive,
         help="Maximum median latency for one text on one CPU thread, such as 20ms.",
         rich_help_panel=LIMITS,
     ),
@@ -217,7 +221,6 @@ MaxSize = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        callback=check_positive,
         help="Maximum size of the model's weights, such as 60MB.",
         rich_help_panel=LIMITS,
     ),

@@ -1,7 +1,4 @@
-"""Print results: tables and sentences for people, JSON for programs.
-
-All knowledge of the contents of a search's result and of an ablation is in this module.
-"""
+"""Print results: tables and sentences for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,11 +20,12 @@ if TYPE_CHECKING:
     from headhunt.engine.search import Search
     from headhunt.evaluation import Evaluation
     from headhunt.report.terminal import SearchView
+    from headhunt.run.results import AblationResult
     from headhunt.spec import Space
 
 LEADERBOARD_ROWS = 10
 LARGEST_CONFUSION_MATRIX = 12  # classes; a larger table does not fit a terminal
-MODEL_NAMES = {"model": "the winner", "plain": "the plain head", "mean": "the ensemble"}
+MODEL_NAMES = {"winner": "the winner", "plain": "the plain head", "ensemble": "the ensemble"}
 
 
 def log(message: str) -> None:
@@ -57,13 +55,13 @@ def print_fit(facts: Mapping[str, Any], out: Path, pair: bool, as_json: bool) ->
         print_json({"out": str(out), **facts})
         return
     for name, score in facts.get("test", {}).get("scores", {}).items():
-        print(f"{name:12} {format_score(score)}")
+        print(f"{name:12} {format_score(score['value'], score['low'], score['high'])}")
     print(f"saved in {out}: try  {predict_example(f'headhunt predict {out}', pair)}")
 
 
-def format_score(score: Mapping[str, float]) -> str:
+def format_score(value: float, low: float, high: float) -> str:
     """Return a score with its confidence interval."""
-    return f"{score['value']:.4f} (95 % interval {score['low']:.4f} to {score['high']:.4f})"
+    return f"{value:.4f} (95 % interval {low:.4f} to {high:.4f})"
 
 
 def print_evaluation(evaluation: Evaluation, labels: list[str], as_json: bool) -> None:
@@ -104,10 +102,10 @@ def print_corpus(summary: Summary, out: str, as_json: bool) -> None:
 
 def search_view(run: Path) -> SearchView:
     """Return the terminal view of a search that is in a run directory."""
-    from headhunt.engine.search import Settings
+    from headhunt.engine.search import Search
     from headhunt.report.terminal import SearchView
 
-    return SearchView(Settings.read(run).metric)
+    return SearchView(Search(run).settings.metric)
 
 
 def print_search(search: Search, as_json: bool) -> None:
@@ -121,14 +119,15 @@ def print_search(search: Search, as_json: bool) -> None:
     model = search.model_dir
     if model is None:
         console.print("no model yet")
-        return
-    pair = bool(search.about["columns"]["text_b"])
-    example = predict_example(f"headhunt predict {model}", pair)
-    console.print(f"model in {model}: try  {example}", soft_wrap=True)
+    else:
+        example = predict_example(f"headhunt predict {model}", search.task.pair)
+        console.print(f"model in {model}: try  {example}", soft_wrap=True)
 
 
 def search_data(search: Search) -> dict[str, Any]:
     """Return the state of a search as JSON data."""
+    from headhunt.run.schema import dump
+
     state, model = search.state, search.model_dir
     return {
         "run": str(search.run_dir),
@@ -138,8 +137,8 @@ def search_data(search: Search) -> dict[str, Any]:
         "results": len(state.settled),
         "running": len(state.running),
         "seconds": round(state.elapsed, 1),
-        "leaderboard": [{**row, "spec": row["spec"].to_dict()} for row in search.leaderboard()],
-        "result": search.result,
+        "leaderboard": dump(search.leaderboard()),
+        "result": dump(search.result),
     }
 
 
@@ -151,10 +150,8 @@ def print_leaderboard(search: Search, console: Console) -> None:
 
     state, board = search.state, search.leaderboard()
     table = Table("trial", search.settings.metric, "rung", "seconds", "candidate")
-    top = board[:LEADERBOARD_ROWS]
-    for row in [*top, *(row for row in board[LEADERBOARD_ROWS:] if row["trial"] == 0)]:
-        cells = f"{row['score']:.4f}", str(row["rung"]), f"{row['seconds']:.0f}"
-        table.add_row(str(row["trial"]), *cells, describe(row["spec"]))
+    for row in [*board[:LEADERBOARD_ROWS], *(row for row in board[LEADERBOARD_ROWS:] if row.trial == 0)]:
+        table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
     console.print(table)
     end = f"ended: {state.ended}" if state.ended else f"{len(state.running)} running at the last update"
     console.print(f"{len(state.trials)} trials, {len(state.settled)} results in {state.elapsed:.0f} s; {end}")
@@ -163,31 +160,36 @@ def print_leaderboard(search: Search, console: Console) -> None:
 def print_result(search: Search, console: Console) -> None:
     """Print the verdict, the test scores, and the models beside the delivered one."""
     result = search.result
-    verdict = result.get("verdict") or {}
-    delivered = verdict.get("delivered")
-    if verdict:
-        console.print(verdict["sentence"], style="bold")
-    for name, scores in result.get("test", {}).items():
-        early = name == "model" and delivered == "best so far"
+    if result is None:
+        return
+    delivered = result.verdict.delivered
+    console.print(result.verdict.sentence, style="bold")
+    for name, scores in (result.test.scores if result.test else {}).items():
+        early = name == "winner" and delivered == "best so far"
         words = "the best model so far" if early else MODEL_NAMES[name]
-        console.print(f"test score of {words}: {format_score(scores[search.settings.metric])}")
-    if delivered == "plain" and result.get("winner_model"):
-        console.print(f"model of the best trial: {search.run_dir / result['winner_model']}", soft_wrap=True)
-    if result.get("ensemble"):
-        console.print(f"ensemble, as one model: {search.run_dir / result['ensemble']}", soft_wrap=True)
+        score = scores[search.settings.metric]
+        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}")
+    if result.test_evaluations > 1:
+        console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
+    if delivered == "plain" and result.winner_model:
+        winner = search.directory.models / result.winner_model
+        console.print(f"model of the best trial: {winner}", soft_wrap=True)
+    if result.ensemble:
+        console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
 
 
-def print_ablation(ablation: Mapping[str, Any], as_json: bool) -> None:
+def print_ablation(ablation: AblationResult, as_json: bool) -> None:
     """Print how much each part of the winner contributes to its score."""
     if as_json:
-        print_json(ablation)
+        from headhunt.run.schema import dump
+
+        print_json(dump(ablation))
         return
-    base = ablation["base"]["score"]
-    print(f"winner: {ablation['metric']} {base:.4f} on {ablation['rows']:,} validation rows")
+    print(f"winner: {ablation.metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
     print("change of the score without this part (95 % interval); below 0: the part helps")
-    for item in ablation["items"]:
-        print(f"{item['difference']:+.4f}  ({item['low']:+.4f} to {item['high']:+.4f})  {item['name']}")
-    for name in ablation["failed"]:
+    for item in ablation.items:
+        print(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")
+    for name in ablation.failed:
         print(f"not evaluated: {name}")
 
 

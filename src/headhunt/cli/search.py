@@ -42,7 +42,7 @@ def search(
     metric: opt.Metric = None,
     max_latency: opt.MaxLatency = None,
     max_size: opt.MaxSize = None,
-    encoder: opt.Encoder = DEFAULT_ENCODER,
+    encoder: opt.Encoder = None,
     max_length: opt.MaxLength = None,
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
@@ -63,7 +63,7 @@ def search(
 
     if out is not None:
         opt.check_out(out)
-    engine.seconds(time)  # refuse a wrong duration before the data is read
+    check_quantities(time, max_latency, max_size)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
     task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
     print_notes(task)
@@ -88,9 +88,9 @@ def resume(
     trials: Annotated[
         int | None, typer.Option(metavar="N", help="Maximum number of trials, earlier ones included.")
     ] = None,
-    trust_remote_code: opt.TrustRemoteCodeAgain = False,
+    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
-    workers: opt.Workers = None,
+    workers: opt.RunWorkers = None,
     ray: opt.Ray = None,
 ) -> None:
     """Resume a search that was stopped, or continue one that has ended.
@@ -99,9 +99,9 @@ def resume(
     """
     from headhunt.engine import search as engine
 
-    given = permissions(ray, trust_remote_code)
+    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
     view = search_view(run)
-    end_search(engine.resume(run, time=time, trials=trials, workers=workers, view=view, **given), json_)
+    end_search(engine.resume(run, time=time, trials=trials, view=view, **compute), json_)
 
 
 def verdict(
@@ -110,9 +110,9 @@ def verdict(
         int, typer.Option(min=1, metavar="N", help="Training runs of the winner and of the plain head.")
     ] = 3,
     time: opt.StepTime = None,
-    trust_remote_code: opt.TrustRemoteCodeAgain = False,
+    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
-    workers: opt.Workers = None,
+    workers: opt.RunWorkers = None,
     ray: opt.Ray = None,
 ) -> None:
     """Compare the winner of a search with the plain head again, each trained with several seeds.
@@ -121,18 +121,18 @@ def verdict(
     """
     from headhunt.engine import search as engine
 
-    given = permissions(ray, trust_remote_code)
+    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
     view = search_view(run)
-    end_search(engine.verdict(run, seeds=seeds, time=time, workers=workers, view=view, **given), json_)
+    end_search(engine.verdict(run, seeds=seeds, time=time, view=view, **compute), json_)
 
 
 def ablate(
     run: opt.RunFolder,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Evaluations of each variant.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Training runs of each variant.")] = 1,
     time: opt.StepTime = None,
-    trust_remote_code: opt.TrustRemoteCodeAgain = False,
+    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
-    workers: opt.Workers = None,
+    workers: opt.RunWorkers = None,
     ray: opt.Ray = None,
 ) -> None:
     """Measure how much each part of the winner contributes to its score.
@@ -143,9 +143,9 @@ def ablate(
     """
     from headhunt.engine import search as engine
 
-    given = permissions(ray, trust_remote_code)
+    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
     view = search_view(run)
-    print_ablation(engine.ablate(run, seeds=seeds, time=time, workers=workers, view=view, **given), json_)
+    print_ablation(engine.ablate(run, seeds=seeds, time=time, view=view, **compute), json_)
     if not json_:
         report(run)
 
@@ -187,10 +187,13 @@ def space(
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
 
 
-def permissions(ray: str | None, trust_remote_code: bool) -> dict[str, Any]:
-    """Return the options that a run directory does not store, as far as they were given."""
-    given: dict[str, Any] = {"ray": ray} if ray is not None else {}
-    return given | ({"trust_remote_code": True} if trust_remote_code else {})
+def check_quantities(time: str | None, max_latency: str | None, max_size: str | None) -> None:
+    """Refuse a wrong duration or size before the data is read."""
+    from headhunt.engine.options import MEGABYTES, MILLISECONDS, parse_duration, parse_quantity
+
+    parse_duration(time)
+    parse_quantity(max_latency, MILLISECONDS, "max_latency", "20ms")
+    parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
 
 
 def end_search(search: Search, as_json: bool) -> None:
@@ -199,10 +202,9 @@ def end_search(search: Search, as_json: bool) -> None:
     Raises:
         HeadhuntError: If there is no model.
     """
-    from headhunt.engine.search import no_model
-
     print_search(search, as_json)
     if not as_json:
         report(search.run_dir)
     if search.model_dir is None:
-        raise HeadhuntError(no_model(search.run_dir))
+        run = search.run_dir
+        raise HeadhuntError(f"{run} has no model yet. Continue the search: headhunt resume {run} --time 10m")
