@@ -9,10 +9,8 @@ import os
 from pathlib import Path
 
 # Plain text of one width, whatever terminal this runs in.
-WIDTH = "80"
-os.environ.update(TERM="dumb", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1", _TYPER_FORCE_DISABLE_TERMINAL="1")
-for variable in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TYPER_USE_RICH"):
-    os.environ.pop(variable, None)
+os.environ.update(TERM="dumb", COLUMNS="80", TERMINAL_WIDTH="80", NO_COLOR="1", FORCE_COLOR="", PY_COLORS="")
+os.environ.update(_TYPER_FORCE_DISABLE_TERMINAL="1", TYPER_USE_RICH="1")
 
 from typer.main import get_command
 from typer.testing import CliRunner
