@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from bad_inputs import BAD_INPUTS
 from command_line import make_rows, refuse, run, saved_models, write_csv
-from test_bad_inputs import BAD_INPUTS
 from typer.main import get_command
 
 from headhunt.cli import app

@@ -15,47 +15,23 @@ from types import SimpleNamespace
 import pytest
 from command_line import COMMAND, refuse, run, succeed, write_csv
 from conftest import sentences
+from searches import QUICK, run_search
 
 import headhunt
-from headhunt.data import Task
-from headhunt.engine.search import Search
 from headhunt.evaluation import Score
 from headhunt.run.directory import RunDirectory
 from headhunt.run.results import AblationItem, AblationResult, SearchResult, TestResult, Verdict
 from headhunt.run.schema import RunError, dump
-from headhunt.spec import Space, Spec
+from headhunt.spec import Spec
 
-QUICK = Space.from_dict(
-    {
-        "head": {"pooling": ["cls", "mean", "max"], "dropout": {"float": [0.0, 0.4]}},
-        "recipe": {
-            "epochs": 3.0,
-            "learning_rate": {"log": [1e-3, 3e-2]},
-            "freeze": ["embeddings", 1, "all"],
-            "batch_size": [8, 16],
-        },
-    }
-)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
-
-
-def search_once(tmp_path: Path, encoder: str) -> Search:
-    """Search with one trial, the plain head."""
-    task = Task.load(sentences(72))
-    return headhunt.search(
-        task, encoder=encoder, time=None, trials=1, space=QUICK, workers=0, out=tmp_path / "run", view=False
-    )
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 # ------------------------------------------------------------------------------------------------ run directories
 
 
 def test_resume_and_status_report_a_missing_model(tmp_path, encoders, monkeypatch):
-    search = search_once(tmp_path, encoders())
+    search = run_search(tmp_path, encoders(), trials=1)
     monkeypatch.setattr("headhunt.run.directory.RunDirectory.best_model", lambda *_: None)
     completed = run("resume", tmp_path / "run", "--trials", 1)
     assert completed.code == 2 and "headhunt resume" in completed.err and "--time 10m" in completed.err, completed
@@ -65,7 +41,7 @@ def test_resume_and_status_report_a_missing_model(tmp_path, encoders, monkeypatc
 
 
 def test_resume_verdict_and_ablate_write_the_report_again(tmp_path, encoders, monkeypatch):
-    search = search_once(tmp_path, encoders())
+    search = run_search(tmp_path, encoders(), trials=1)
     item = AblationItem("mean in place of max", score=0.88, difference=-0.02, low=-0.03, high=0.01, seeds=1)
     ablation = AblationResult(3, "accuracy", 58, Score(0.9, 0.85, 0.95), items=(item,), failed=("MLP",))
     monkeypatch.setattr("headhunt.engine.search.verdict", lambda *_, **__: search)
