@@ -1,28 +1,21 @@
-"""A search from data to model, in this process: the command, the run directory, stopping and going on."""
+"""A search from data to model, in this process: the run directory, stopping and resuming."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from conftest import sentences
-from typer.testing import CliRunner
 
 import headhunt
-from headhunt.cli import app
 from headhunt.data import Task
 from headhunt.engine import search as hunt_module
 from headhunt.engine.search import Search, check_target, free_folder, seconds
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import METRICS
 from headhunt.run.directory import Run
 from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
@@ -215,22 +208,6 @@ def test_a_used_up_time_is_told(tmp_path, encoders):
     assert going.state.elapsed > 3
 
 
-def command(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(map(str, words)), terminal_width=200)
-    return done.exit_code, done.output
-
-
-def test_a_search_without_a_model_says_so_and_is_no_success(tmp_path, encoders, monkeypatch):
-    found = hunt(tmp_path, encoders(), trials=1)
-    monkeypatch.setattr("headhunt.engine.final_test.best_model", lambda *_: None)
-    code, told = command("resume", tmp_path / "run", "--trials", 1)
-    assert code == 2 and "headhunt resume" in told and "--time 10m" in told, told
-    code, told = command("status", tmp_path / "run")
-    assert code == 0 and "no model yet" in told
-    with pytest.raises(RunError, match="headhunt resume"):
-        found.load()
-
-
 def test_a_used_up_time_can_be_lifted(tmp_path, encoders):
     found = hunt(tmp_path, encoders(), time="3s", trials=None)
     replace(found.settings, trials=1).write(tmp_path / "run")
@@ -242,27 +219,6 @@ def test_a_target_that_no_score_can_reach_is_refused(target, metric, most):
     with pytest.raises(HeadhuntError, match=f"at most {most}, as .* found {target:g}"):
         check_target(target, metric)
     check_target(most, metric)
-
-
-def test_help_names_the_metrics_of_every_kind(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    told = " ".join(command("search", "--help")[1].replace("│", " ").split())
-    for problem_type, names in METRICS.items():
-        assert f"{problem_type}: {', '.join(names)}" in told.replace("Classes", "classes")
-
-
-def test_whatever_adds_to_a_search_writes_its_report_again(tmp_path, encoders, monkeypatch):
-    found = hunt(tmp_path, encoders(), trials=1)
-    item = {"name": "mean in place of max", "difference": -0.02, "low": -0.03, "high": 0.01}
-    why = {"metric": "accuracy", "base": {"score": 0.9}, "rows": 58, "items": [item], "failed": []}
-    monkeypatch.setattr("headhunt.engine.search.verdict", lambda *_, **__: found)
-    monkeypatch.setattr("headhunt.engine.search.ablate", lambda *_, **__: why)
-    for words in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
-        code, told = command(words[0], tmp_path / "run", *words[1:])
-        assert code == 0, told
-        assert "report in" in told
-        assert ("below 0: it helped" in told) == (words == ["ablate"])
-        (tmp_path / "run" / "report.html").unlink()
 
 
 def test_an_encoder_that_is_not_there_is_told_at_once(tmp_path):
@@ -296,71 +252,3 @@ def test_a_new_folder_is_found(tmp_path, monkeypatch):
     assert str(free_folder("my data/x")) == "runs/my-data-x"
     (tmp_path / "runs" / "my-data-x").mkdir(parents=True)
     assert str(free_folder("my data/x")) == "runs/my-data-x-2"
-
-
-SCRIPT = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from headhunt.cli import main
-sys.argv = ["headhunt", *sys.argv[1:]]
-main()
-"""
-
-
-def start(tmp_path, encoder, *more: str) -> subprocess.Popen:
-    texts, labels = sentences(72)
-    rows = "\n".join(f"{text},{label}" for text, label in zip(texts, labels, strict=True))
-    (tmp_path / "data.csv").write_text(f"text,label\n{rows}\n")
-    (tmp_path / "space.json").write_text(json.dumps(QUICK.to_dict()))
-    words = ["search", "data.csv", "--encoder", encoder, "--space", "space.json", "--workers", "0", "--out", "run"]
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *words, *more],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "HEADHUNT_CACHE": str(tmp_path / "cache")},
-    )
-
-
-def wait_for(path, process, limit: float = 60) -> None:
-    until = time.time() + limit
-    while not path.exists():
-        assert process.poll() is None and time.time() < until, process.communicate()
-        time.sleep(0.05)
-
-
-def test_ctrl_c_once_ends_with_what_was_found(tmp_path, encoders):
-    process = start(tmp_path, encoders(), "--time", "10m")
-    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "model in run/model" in out and "interrupted" in out
-    assert (tmp_path / "run" / "model" / "headhunt.json").exists()
-    assert headhunt.resume(tmp_path / "run", time="3s").state.ended == "time"
-
-
-def test_ctrl_c_twice_stops_at_once_and_can_be_resumed(tmp_path, encoders):
-    process = start(tmp_path, encoders(), "--time", "10m")
-    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode in (0, 130), err
-    assert "Traceback" not in err
-    assert headhunt.resume(tmp_path / "run", trials=5, time="30s").load() is not None
-
-
-def test_status_while_it_goes_on(tmp_path, encoders):
-    process = start(tmp_path, encoders(), "--time", "10m")
-    wait_for(tmp_path / "run" / "best" / "headhunt.json", process)
-    words = [sys.executable, "-m", "headhunt.cli", "status", "run", "--json"]
-    told = json.loads(subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
-    process.kill()
-    _, err = process.communicate()
-    assert told["ended"] is None and told["model"] and told["trials"] >= 1
-    assert headhunt.load(tmp_path / told["model"]).predict(["a good movie"])
-    assert "a first model is on disk" in err

@@ -1,4 +1,4 @@
-"""The command line: one file per group of commands."""
+"""The command line, one module per group of commands."""
 
 from headhunt.cli.app import app, main
 

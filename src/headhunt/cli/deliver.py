@@ -1,0 +1,182 @@
+"""Commands that export, serve and publish a saved model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headhunt.cli import options as opt
+from headhunt.cli.output import log, predict_example, print_json
+from headhunt.errors import HeadhuntError
+
+if TYPE_CHECKING:
+    from headhunt.delivery.hub import Parcel
+    from headhunt.delivery.onnx.export import Export
+
+REQUESTS, TIMEOUTS = "Request limits", "Timeouts"
+
+
+def export(
+    model: opt.Model,
+    onnx: Annotated[Path, typer.Option(metavar="OUT", help="Folder to write the ONNX model to.")],
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantize the weights to 8 bits if the score stays within --max-loss.")
+    ] = False,
+    max_loss: Annotated[
+        float, typer.Option(metavar="POINTS", help="Maximum loss of score by --int8, in percentage points.")
+    ] = 0.5,
+    json_: opt.Json = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled rows to measure --int8 on. Logits are compared on its texts too.",
+            rich_help_panel=opt.DATA,
+        ),
+    ] = None,
+    text: opt.Text = None,
+    text_b: opt.TextB = None,
+    label: opt.Label = None,
+) -> None:
+    """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt."""
+    from headhunt.delivery.onnx.export import export
+
+    opt.check_out(onnx, "--onnx")
+    columns = {"text": text, "text_b": text_b, "label": label}
+    exported = export(model, onnx, data=data, int8=int8, max_loss=max_loss, **columns)
+    print_export(exported, onnx, json_)
+    if exported.int8 and not exported.int8.accepted:
+        raise HeadhuntError(
+            f"8 bits must not cost more than {max_loss:g} points; they cost {exported.int8.loss:.2f}. "
+            f"The graph in {onnx} is the one in 32 bits."
+        )
+
+
+def print_export(exported: Export, out: Path, as_json: bool) -> None:
+    """Print how exact an exported model is and how large."""
+    if as_json:
+        print_json({**asdict(exported), "folder": str(exported.folder)})
+        return
+    print(f"logits differ from torch's by at most {exported.difference:.1e}, over {exported.texts} texts")
+    if exported.int8:
+        scores = f"{100 * exported.int8.int8:.2f} in 8 bits, {100 * exported.int8.fp32:.2f} before"
+        print(f"{exported.int8.metric} {scores}, on {exported.int8.rows:,} rows ({exported.int8.source})")
+    example = predict_example(f"python {out / 'predict.py'}", exported.pair)
+    print(f"{exported.bytes / 1e6:.1f} MB in {out}: try  {example}")
+
+
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
+Port = Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 picks a free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        envvar="HEADHUNT_TOKEN",
+        help="Bearer token that clients must send. Prefer the environment variable.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Number of CPU threads.", show_default="all cores", rich_help_panel=opt.COMPUTE),
+]
+ModelInstances = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Concurrent forward passes, which share the threads. 1 gives the lowest latency for a single text.",
+        show_default="threads",
+        rich_help_panel=opt.COMPUTE,
+    ),
+]
+MaxBatch = Annotated[
+    int, typer.Option(metavar="N", help="Maximum texts per forward pass.", rich_help_panel=opt.COMPUTE)
+]
+MaxQueue = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="Maximum queued texts; further requests get status 429.",
+        rich_help_panel=REQUESTS,
+    ),
+]
+MaxTexts = Annotated[int, typer.Option(metavar="N", help="Maximum texts per request.", rich_help_panel=REQUESTS)]
+MaxCharacters = Annotated[int, typer.Option(metavar="N", help="Maximum characters per text.", rich_help_panel=REQUESTS)]
+MaxBody = Annotated[int, typer.Option(metavar="BYTES", help="Maximum size of a request.", rich_help_panel=REQUESTS)]
+MaxWait = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time from request to response.", rich_help_panel=TIMEOUTS),
+]
+ReadTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time to receive a request.", rich_help_panel=TIMEOUTS),
+]
+GracefulTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Maximum time to finish queued requests.", rich_help_panel=TIMEOUTS),
+]
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of an ONNX export or of a saved model.")],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    threads: Threads = None,
+    model_instances: ModelInstances = None,
+    max_batch: MaxBatch = 32,
+    max_queue: MaxQueue = 512,
+    max_texts: MaxTexts = 256,
+    max_characters: MaxCharacters = 20_000,
+    max_body: MaxBody = 1_000_000,
+    max_wait: MaxWait = 10.0,
+    read_timeout: ReadTimeout = 10.0,
+    timeout_graceful_shutdown: GracefulTimeout = 30.0,
+) -> None:
+    """Serve a model over HTTP: /predict, /health, /metrics and a demo page at /.
+
+    On SIGTERM the server finishes the queued requests, then stops.
+    """
+    from headhunt.delivery.serve import service
+    from headhunt.delivery.serve.schemas import Limits
+
+    requests = {"queue": max_queue, "texts": max_texts, "characters": max_characters, "body": max_body}
+    limits = Limits(**requests, wait=max_wait, slow=read_timeout, drain=timeout_graceful_shutdown)
+    compute = {"threads": threads, "model_instances": model_instances}
+    service.serve(model, host=host, port=port, token=token, max_batch=max_batch, limits=limits, say=log, **compute)
+
+
+def push(
+    model: opt.Model,
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="Repository, as name or user/name; created if missing.")],
+    private: Annotated[bool, typer.Option("--private/--public", help="Visibility of a new repository.")] = True,
+    message: Annotated[str | None, typer.Option(metavar="TEXT", help="Commit message.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files without uploading; needs no network.")
+    ] = False,
+    json_: opt.Json = False,
+) -> None:
+    """Upload a saved model and its model card to the Hugging Face Hub."""
+    from headhunt.delivery import hub
+
+    hub.check_repo(repo)
+    parcel = hub.pack(model)
+    url = None if dry_run else hub.push(parcel, repo, private=private, message=message)
+    if json_:
+        sent = {"repo": repo, "url": url, "private": private, "files": parcel.files, "bytes": parcel.size}
+        print_json({**sent, "left": parcel.left, "notes": parcel.notes})
+        return
+    print_files(parcel)
+    visibility = "private" if private else "public"
+    print(url or f"nothing was sent: without --dry-run this goes to {repo}, {visibility}")
+
+
+def print_files(parcel: Parcel) -> None:
+    """Print the files to upload and, on standard error, the files that stay."""
+    for name, size in parcel.files.items():
+        print(f"{size:14,}  {name}")
+    print(f"{parcel.size:14,}  bytes in {len(parcel.files)} files")
+    for line in [*(f"stays here: {name}" for name in parcel.left), *(f"note: {note}" for note in parcel.notes)]:
+        log(line)

@@ -1,0 +1,227 @@
+"""Arguments and options that several commands share, and the checks of their values."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headhunt.cli.flags import RENAMED_PROBLEM_TYPES
+from headhunt.errors import HeadhuntError
+
+DATA, SEARCH, LIMITS, TRAINING, COMPUTE = "Data", "Search", "Model limits", "Training", "Compute"
+"""Headings of the help. Options without one are listed first, under "Options"."""
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+
+
+class Precision(StrEnum):
+    """Floating-point precision of training."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class Strategy(StrEnum):
+    """Search strategy."""
+
+    bohb = "bohb"
+    random = "random"
+    grid = "grid"
+    evolution = "evolution"
+    tpe = "tpe"
+    gp = "gp"
+    reinforce = "reinforce"
+
+
+def check_problem_type(value: str | None) -> str | None:
+    """Refuse an unknown problem type; name the new word for an old one."""
+    if value is None or value in PROBLEM_TYPES:
+        return value
+    if value in RENAMED_PROBLEM_TYPES:
+        raise typer.BadParameter(f"{value!r} has been renamed. Use {RENAMED_PROBLEM_TYPES[value]}.")
+    raise typer.BadParameter(f"{value!r} is not one of {', '.join(PROBLEM_TYPES)}.")
+
+
+def check_out(out: Path, flag: str = "--out") -> None:
+    """Refuse a folder that is not empty or cannot be written, before any work is done.
+
+    Args:
+        out: The folder.
+        flag: The flag that named it.
+
+    Raises:
+        HeadhuntError: If the folder cannot be used.
+    """
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise HeadhuntError(f"{flag} must be a new or empty folder; {out} has something in it.")
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise HeadhuntError(f"{flag} must be a folder that can be created; {nearest} cannot be written to.")
+
+
+DataFile = Annotated[
+    str,
+    typer.Argument(metavar="DATA", help="CSV, TSV, JSONL or Parquet file, or a folder with train, dev and test files."),
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a search.")]
+
+Text = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Text column (detected if unambiguous).", rich_help_panel=DATA),
+]
+TextB = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Second text column, for pairs of texts.", rich_help_panel=DATA)
+]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Label column (detected if unambiguous).", rich_help_panel=DATA),
+]
+ProblemType = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        callback=check_problem_type,
+        help="single_label_classification, multi_label_classification or regression "
+        "(detected from the labels if not given).",
+        rich_help_panel=DATA,
+    ),
+]
+Test = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Test rows (a fifth of the data is split off if not given).", rich_help_panel=DATA
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Maximum number of training rows, sampled with the seed.", rich_help_panel=DATA),
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENCODER",
+        help="Encoder: Hugging Face name or folder.",
+        show_default="the one in the spec or space, or all-MiniLM-L6-v2",
+        rich_help_panel=TRAINING,
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Maximum number of tokens per text; longer texts are truncated.",
+        show_default="128, or the value in the spec or space",
+        rich_help_panel=TRAINING,
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=TRAINING)]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        metavar="NAME",
+        help="Floating-point precision: auto, fp32 or bf16. auto uses bf16 where it is faster.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Calibrate = Annotated[
+    bool,
+    typer.Option("--calibrate", help="Calibrate probabilities with temperature scaling.", rich_help_panel=TRAINING),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Allow Python code from the encoder's repository to run.", rich_help_panel=TRAINING
+    ),
+]
+RunTrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Allow Python code from the encoder's repository to run."),
+]
+"""For commands on a run, which does not store the permission."""
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE", help="cuda, mps or cpu.", show_default="the fastest available", rich_help_panel=COMPUTE
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of worker processes; 0 trains in this process.",
+        show_default="one per core or GPU",
+        rich_help_panel=COMPUTE,
+    ),
+]
+RunWorkers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of worker processes; 0 trains in this process.",
+        show_default="as in the search",
+        rich_help_panel=COMPUTE,
+    ),
+]
+Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster.", rich_help_panel=COMPUTE)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Total time limit, such as 90s, 10m, 1h30m or none. Includes loading and the final training.",
+        rich_help_panel=SEARCH,
+    ),
+]
+StepTime = Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit, such as 10m.", show_default="none")]
+Trials = Annotated[int | None, typer.Option(metavar="N", help="Maximum number of trials.", rich_help_panel=SEARCH)]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SCORE",
+        help="Stop when a trial reaches this score, such as 0.9. For mse give its negative, such as -0.1.",
+        rich_help_panel=SEARCH,
+    ),
+]
+SpaceName = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Search space: default, paper, or a TOML or JSON file.", rich_help_panel=SEARCH),
+]
+StrategyOption = Annotated[
+    Strategy,
+    typer.Option(metavar="NAME", help=f"Search strategy: {', '.join(Strategy)}.", rich_help_panel=SEARCH),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Metric to optimize, by problem type."
+        "\n\nsingle_label_classification: accuracy, macro_f1, weighted_f1, mcc"
+        "\n\nmulti_label_classification: accuracy, macro_f1, weighted_f1, micro_f1"
+        "\n\nregression: mse, pearson, spearman",
+        show_default="accuracy, micro_f1 or spearman",
+        rich_help_panel=SEARCH,
+    ),
+]
+MaxLatency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Maximum median latency for one text on one CPU thread, such as 20ms.",
+        rich_help_panel=LIMITS,
+    ),
+]
+MaxSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Maximum size of the model's weights, such as 60MB.",
+        rich_help_panel=LIMITS,
+    ),
+]

@@ -1,0 +1,274 @@
+"""Error messages and exit codes of the commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from bad_inputs import BAD_INPUTS
+from command_line import make_rows, refuse, run, saved_models, write_csv
+from typer.main import get_command
+
+from headhunt.cli import app
+from headhunt.cli.flags import ARGUMENTS, NAMES_IN_COMMAND, NEGATIVE_FLAGS, translate
+from headhunt.cli.options import PROBLEM_TYPES
+
+
+@pytest.fixture(scope="module")
+def models(encoders, tmp_path_factory):
+    return saved_models(encoders, tmp_path_factory)
+
+
+OPTIONS = {"text", "text_b", "label", "problem_type", "test", "limit"}
+
+
+@pytest.mark.parametrize(("name", "make", "fragments"), BAD_INPUTS, ids=[name for name, _, _ in BAD_INPUTS])
+def test_fit_refuses_bad_data(name, make, fragments, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+    path, options = make(tmp_path)
+    assert options.keys() <= OPTIONS
+    words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
+    completed = run("fit", path, "--out", tmp_path / "out", *words)
+    assert completed.code == 2 and "Traceback" not in completed.err and not completed.out
+    assert not (tmp_path / "out").exists()
+    if options.get("problem_type") not in (None, *PROBLEM_TYPES):
+        assert "Invalid value for '--problem-type'" in completed.err
+        return
+    assert completed.err.startswith("error: ")
+    for fragment in fragments:
+        assert translate(fragment, "fit") in completed.err, completed.err
+
+
+def test_out_must_be_new_or_empty_and_writable(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    refuse("fit", "x.csv", "--out", tmp_path / "full", fragments=["--out", "new or empty", "full"])
+    refuse("fit", "x.csv", "--out", tmp_path / "full" / "thesis.txt", fragments=["new or empty"])
+    refuse(
+        "fit", "x.csv", "--out", tmp_path / "full" / "thesis.txt" / "deeper", fragments=["cannot be written", "thesis"]
+    )
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "fragments"),
+    [
+        (None, ["spec.json", "not there"]),
+        ("{not json", ["spec.json", "not JSON"]),
+        ("[]", ["spec", "table"]),
+        ('{"recipe": {"learning_rat": 1e-4}}', ["'learning_rat'", "Did you mean 'learning_rate'"]),
+        ('{"head": {"poling": "mean"}}', ["'poling'", "Did you mean 'pooling'"]),
+        ('{"recipe": {"epochs": "many"}}', ["spec.recipe.epochs", "a number", "'many'"]),
+        ('{"recipe": {"batch_size": 1.5}}', ["spec.recipe.batch_size", "a whole number", "1.5"]),
+        ('{"head": {"pooling": "meen"}}', ["pooling", "Did you mean 'mean'"]),
+        ('{"head": {"siamese": "dot", "pooling": "mean"}}', ["siamese", "two texts", "has one"]),
+    ],
+)
+def test_fit_refuses_bad_spec(content, fragments, encoders, tmp_path):
+    if content is not None:
+        (tmp_path / "spec.json").write_text(content)
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 20, 0))
+    words = ["fit", data, "--out", tmp_path / "out", "--spec", tmp_path / "spec.json", "--encoder", encoders()]
+    refuse(*words, fragments=fragments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fit_refuses_spec_without_encoder(tmp_path):
+    (tmp_path / "spec.json").write_text("{}")
+    refuse("fit", "x.csv", "--out", tmp_path / "out", "--spec", tmp_path / "spec.json", fragments=["spec.encoder"])
+
+
+def test_fit_refuses_bad_encoder(encoders, tmp_path):
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 20, 0))
+    words = ["fit", data, "--out", tmp_path / "out", "--encoder"]
+    refuse(*words, "no-such/encoder", fragments=["The encoder must be", "no-such/encoder", "Check the name"])
+    (tmp_path / "empty").mkdir()
+    refuse(*words, tmp_path / "empty", fragments=["The encoder must be", "empty"])
+    shutil.copytree(encoders(), tmp_path / "mute")
+    for file in (tmp_path / "mute").glob("tokenizer*"):
+        file.unlink()
+    refuse(*words, tmp_path / "mute", fragments=["tokenizer", "missing"])
+
+
+DAMAGES = {
+    "missing": (lambda folder: shutil.rmtree(folder), "Headhunt saved"),
+    "empty": (lambda folder: [file.unlink() for file in folder.iterdir()], "Headhunt saved"),
+    "description is no JSON": (lambda folder: (folder / "headhunt.json").write_text("{"), "cannot be loaded"),
+    "description is a list": (lambda folder: (folder / "headhunt.json").write_text("[]"), "one JSON object"),
+    "description of a newer version": (
+        lambda folder: (folder / "headhunt.json").write_text('{"schema": 99}'),
+        "schema 1",
+    ),
+    "description lacks fields": (
+        lambda folder: (folder / "headhunt.json").write_text('{"schema": 1}'),
+        "'problem_type'",
+    ),
+    "weights cut": (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot be loaded"),
+    "weights missing": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+    "configuration missing": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "tokenizer missing": (lambda folder: [f.unlink() for f in folder.glob("tokenizer*")], "tokenizer"),
+    "tokenizer broken": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_predict_and_evaluate_refuse_damaged_model(models, damage, tmp_path):
+    folder, test, _ = models()
+    shutil.copytree(folder, tmp_path / "model")
+    damage_folder, fragment = DAMAGES[damage]
+    damage_folder(tmp_path / "model")
+    refuse("predict", tmp_path / "model", "a text", fragments=[str(tmp_path / "model"), fragment])
+    refuse("evaluate", tmp_path / "model", test, fragments=[str(tmp_path / "model"), fragment])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["predict", "m", "--colour"], ["nonsense"], ["fit"], ["fit", "x.csv"], ["fit", "x", "--out", "y", "--limit", "z"]],
+)
+def test_wrong_command_line_exits_2_with_usage(words):
+    completed = run(*words)
+    assert completed.code == 2 and "Usage" in completed.err and "Traceback" not in completed.err and not completed.out
+
+
+def test_installed_script_exits_2_without_traceback(tmp_path):
+    script = shutil.which("headhunt", path=str(Path(sys.executable).parent))
+    assert script, "pip install -e ."
+    completed = subprocess.run(
+        [script, "fit", "nothing.csv", "--out", "m"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (
+        completed.returncode == 2 and completed.stderr.startswith("error: nothing.csv") and not list(tmp_path.iterdir())
+    )
+
+
+# ------------------------------------------------------------------------------------------------ renamed flags
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["fit", "x.csv", "--out", "m", "--kind", "regression"], "--problem-type"),
+        (["search", "x.csv", "--kind=classes"], "--problem-type"),
+        (["serve", "m", "--lanes", "2"], "--model-instances"),
+        (["serve", "m", "--max-slow", "2"], "--read-timeout"),
+        (["serve", "m", "--max-drain", "2"], "--timeout-graceful-shutdown"),
+    ],
+)
+def test_renamed_flag_is_refused_with_its_new_name(words, new):
+    refuse(*words, fragments=["has been renamed", f"Use {new}."])
+
+
+def test_renamed_flag_is_an_unknown_option_where_its_new_name_is_unknown():
+    completed = run("status", "run", "--kind", "regression")
+    assert completed.code == 2 and "No such option" in completed.err and "renamed" not in completed.err
+
+
+def test_renamed_flag_may_be_a_text_after_two_dashes(monkeypatch):
+    monkeypatch.setattr("headhunt.cli.flags.RENAMED_FLAGS", {"--old": "--text"})
+    assert "renamed" not in run("predict", "missing", "--", "--old").err
+    refuse("predict", "missing", "--old", fragments=["--old has been renamed. Use --text."])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("classes", "single_label_classification"),
+        ("labels", "multi_label_classification"),
+        ("number", "regression"),
+    ],
+)
+def test_renamed_problem_type_is_refused_with_its_new_name(old, new, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for words in (["fit", "x.csv", "--out", "m"], ["search", "x.csv"]):
+        completed = run(*words, "--problem-type", old)
+        assert completed.code == 2 and f"'{old}' has been renamed. Use {new}." in completed.err
+
+
+# ------------------------------------------------------------------------------------------------ translation
+
+
+@pytest.mark.parametrize(
+    ("message", "translated"),
+    [
+        ('Set label="stars".', "Set --label stars."),
+        ("Set text= and text_b=; or label=", "Set --text and --text-b; or --label"),
+        ('Set text="a", text_b="my b" for pairs', "Set --text a --text-b 'my b' for pairs"),
+        ('Set text="a" text_b="b", or text="a"', "Set --text a --text-b b, or --text a"),
+        ("Use `problem_type='regression'`.", "Use `--problem-type regression`."),
+        ("limit=0: must be positive", "--limit 0: must be positive"),
+        ("search with workers=0.", "search with --workers 0."),
+        ("a larger max_length=N keeps more", "a larger --max-length N keeps more"),
+        ("trust_remote_code=True runs it", "--trust-remote-code runs it"),
+        ("calibrate=False leaves it", "no --calibrate leaves it"),
+        ("private=False", "--public"),
+        ("time=None", "--time none"),
+        ("out= must be new\nlabel=x", "--out must be new\n--label x"),
+    ],
+)
+def test_translate_turns_arguments_into_flags(message, translated):
+    assert translate(message) == translated
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Name it with --label or --text-b; --label=x",
+        "folds=3 is unknown",
+        "data/label=good/part-0.parquet is empty",
+        "https://example.org/x?text=1&label=2 is not there",
+        "such as 'label=good'",
+        'keep=["id"]',
+        "label == 3, label==3",
+    ],
+)
+def test_translate_keeps_flags_paths_and_data(message):
+    assert translate(message) == message
+
+
+def test_translate_uses_the_names_of_the_command():
+    assert translate('source="x" is empty; set data=', "fit") == "DATA x is empty; set DATA"
+    assert translate("source= must be readable", "predict") == "--input must be readable"
+    assert translate("out= must be empty", "export") == "--onnx must be empty"
+    assert translate("out= must be empty", "fit") == "--out must be empty"
+
+
+def test_translated_arguments_are_the_options_of_the_commands():
+    commands = get_command(app).commands
+    options = {
+        flag.removeprefix("--").replace("-", "_")
+        for command in commands.values()
+        for param in command.params
+        for flag in param.opts
+        if flag.startswith("--")
+    }
+    assert set(ARGUMENTS) == options - {"json", "help"}
+    assert list(ARGUMENTS) == sorted(ARGUMENTS)
+    assert NAMES_IN_COMMAND.keys() <= commands.keys() and NEGATIVE_FLAGS.keys() <= options
+
+
+def test_library_error_is_printed_with_flags(tmp_path, monkeypatch):
+    from headhunt.data import Task
+    from headhunt.errors import DataError
+
+    def load(*_, **__):
+        raise DataError('2 columns could be the label. Set label="stars" or problem_type="regression".')
+
+    monkeypatch.setattr(Task, "load", load)
+    for words in (["fit", "x.csv", "--out", tmp_path / "out"], ["search", "x.csv"]):
+        refuse(*words, fragments=["Set --label stars or --problem-type regression."])
+
+
+def test_notes_on_the_data_are_printed_with_flags(capsys):
+    from headhunt.cli.output import print_notes
+
+    print_notes(SimpleNamespace(notes=["text column: a"], warnings=["a larger max_length=N keeps more"]))
+    assert capsys.readouterr().err == "text column: a\nnote: a larger --max-length N keeps more\n"

@@ -1,0 +1,295 @@
+"""`headhunt search` and the commands on a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from command_line import COMMAND, refuse, run, succeed, write_csv
+from conftest import sentences
+from searches import QUICK, run_search
+
+import headhunt
+from headhunt.evaluation import Score
+from headhunt.run.directory import RunDirectory
+from headhunt.run.results import AblationItem, AblationResult, SearchResult, TestResult, Verdict
+from headhunt.run.schema import RunError, dump
+from headhunt.spec import Spec
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+# ------------------------------------------------------------------------------------------------ run directories
+
+
+def test_resume_and_status_report_a_missing_model(tmp_path, encoders, monkeypatch):
+    search = run_search(tmp_path, encoders(), trials=1)
+    monkeypatch.setattr("headhunt.run.directory.RunDirectory.best_model", lambda *_: None)
+    completed = run("resume", tmp_path / "run", "--trials", 1)
+    assert completed.code == 2 and "headhunt resume" in completed.err and "--time 10m" in completed.err, completed
+    assert "no model yet" in succeed("status", tmp_path / "run")
+    with pytest.raises(RunError, match="has no model yet"):
+        search.load()
+
+
+def test_resume_verdict_and_ablate_write_the_report_again(tmp_path, encoders, monkeypatch):
+    search = run_search(tmp_path, encoders(), trials=1)
+    item = AblationItem("mean in place of max", score=0.88, difference=-0.02, low=-0.03, high=0.01, seeds=1)
+    ablation = AblationResult(3, "accuracy", 58, Score(0.9, 0.85, 0.95), items=(item,), failed=("MLP",))
+    monkeypatch.setattr("headhunt.engine.search.verdict", lambda *_, **__: search)
+    monkeypatch.setattr("headhunt.engine.search.ablate", lambda *_, **__: ablation)
+    for command, *options in (["resume", "--trials", 1], ["verdict"], ["ablate"]):
+        printed = succeed(command, tmp_path / "run", *options)
+        assert "report in" in printed
+        assert ("below 0: the part helps" in printed) == (command == "ablate")
+        assert ("-0.0200  (-0.0300 to +0.0100)  mean in place of max" in printed) == (command == "ablate")
+        assert ("not evaluated: MLP" in printed) == (command == "ablate")
+        (tmp_path / "run" / "report.html").unlink()
+    assert json.loads(succeed("ablate", tmp_path / "run", "--json")) == dump(ablation)
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize("command", ["resume", "verdict", "ablate"])
+def test_run_commands_pass_ray_and_trust_remote_code(command, tmp_path, monkeypatch):
+    calls = []
+
+    def record(folder, **options):
+        calls.append(options)
+
+    monkeypatch.setattr(f"headhunt.engine.search.{command}", record)
+    monkeypatch.setattr("headhunt.cli.search.search_view", lambda folder: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.print_ablation", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.report", lambda folder: None)
+    succeed(command, tmp_path)
+    succeed(command, tmp_path, "--ray", "10.0.0.1:6379", "--trust-remote-code", "--workers", 2, "--time", "5m")
+    without, given = calls
+    assert without["ray"] is None and without["trust_remote_code"] is False
+    assert given["ray"] == "10.0.0.1:6379" and given["trust_remote_code"] is True
+    assert given["workers"] == 2 and given["time"] == "5m"
+
+
+@pytest.mark.parametrize("command", ["verdict", "ablate"])
+def test_verdict_and_ablate_refuse_fewer_than_one_seed(command, tmp_path):
+    for seeds in (0, -3):
+        completed = run(command, tmp_path, "--seeds", seeds)
+        assert completed.code == 2 and "Invalid value for '--seeds'" in completed.err
+
+
+def test_run_commands_refuse_a_folder_without_a_run(tmp_path):
+    for command in ("resume", "verdict", "ablate", "report", "status"):
+        refuse(command, tmp_path, fragments=[str(tmp_path)])
+
+
+# ------------------------------------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize("words", [["--max-latency", "0ms"], ["--max-latency", "-20ms"], ["--max-size", "-0.5GB"]])
+def test_search_refuses_model_limits_that_are_not_positive(words, tmp_path):
+    refuse("search", tmp_path / "missing.csv", *words, fragments=[f"{words[0]} must be above 0", words[1]])
+
+
+def test_search_refuses_a_wrong_duration_before_reading_data(tmp_path):
+    refuse("search", tmp_path / "missing.csv", "--time", "soon", fragments=["--time must be a duration", "'soon'"])
+
+
+def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
+    texts, labels = sentences(40)
+    data = write_csv(tmp_path / "data.csv", "review,stars", list(zip(texts, labels, strict=True)))
+    calls = []
+    monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append((task, options)))
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    expected = {
+        "out": tmp_path / "run",
+        "time": "90s",
+        "trials": 5,
+        "target": 0.9,
+        "max_latency": "20ms",
+        "max_size": "60MB",
+        "space": "paper",
+        "strategy": "tpe",
+        "metric": "macro_f1",
+        "encoder": "some/encoder",
+        "max_length": 64,
+        "seed": 3,
+        "precision": "fp32",
+        "workers": 2,
+        "ray": "10.0.0.1:6379",
+        "device": "cpu",
+    }
+    words = [word for name, value in expected.items() for word in (f"--{name.replace('_', '-')}", value)]
+    columns = ["--text", "review", "--label", "stars", "--limit", 20]
+    succeed("search", data, *words, *columns, "--calibrate", "--trust-remote-code")
+    ((task, options),) = calls
+    assert options.pop("view") is not None
+    assert options == {**expected, "calibrate": True, "trust_remote_code": True}
+    assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
+
+
+def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monkeypatch):
+    import inspect
+
+    from headhunt.engine.search import search
+
+    defaults = {name: param.default for name, param in inspect.signature(search).parameters.items()}
+    texts, labels = sentences(40)
+    data = write_csv(tmp_path / "data.csv", "text,label", list(zip(texts, labels, strict=True)))
+    calls = []
+    monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append(options))
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    succeed("search", data)
+    (options,) = calls
+    del options["view"]
+    assert options == {name: defaults[name] for name in options}
+
+
+# ------------------------------------------------------------------------------------------------ output
+
+
+def test_print_result_names_delivered_and_other_models(tmp_path, capsys):
+    from rich.console import Console
+
+    from headhunt.cli.output import print_result
+
+    scores = {"accuracy": Score(0.9, 0.85, 0.95)}
+    result = SearchResult(
+        reason="time",
+        metric="accuracy",
+        trials=4,
+        results=4,
+        seconds=60.0,
+        examples=100,
+        evaluated_on="folds",
+        verdict=Verdict("plain", "no gain", "No reliable gain."),
+        winner_model="000003-all",
+        ensemble="ensemble",
+        test=TestResult(30, {"winner": scores, "plain": scores, "ensemble": scores}),
+        test_evaluations=2,
+    )
+    directory = RunDirectory(Path("run"))
+    settings = SimpleNamespace(metric="accuracy")
+    search = SimpleNamespace(result=result, run_dir=Path("run"), directory=directory, settings=settings)
+    print_result(search, Console(width=80))
+    assert capsys.readouterr().out.splitlines() == [
+        "No reliable gain.",
+        "test score of the winner: 0.9000 (95 % interval 0.8500 to 0.9500)",
+        "test score of the plain head: 0.9000 (95 % interval 0.8500 to 0.9500)",
+        "test score of the ensemble: 0.9000 (95 % interval 0.8500 to 0.9500)",
+        "the test rows were evaluated 2 times in this run",
+        "model of the best trial: run/models/000003-all",
+        "ensemble, as one model: run/ensemble",
+    ]
+    search.result = replace(
+        result,
+        verdict=Verdict("best so far", "untested", "Stopped."),
+        test=TestResult(30, {"winner": scores}),
+        test_evaluations=1,
+        ensemble=None,
+    )
+    print_result(search, Console(width=80))
+    assert capsys.readouterr().out.splitlines() == [
+        "Stopped.",
+        "test score of the best model so far: 0.9000 (95 % interval 0.8500 to 0.9500)",
+    ]
+    search.result = None
+    print_result(search, Console(width=80))
+    assert capsys.readouterr().out == ""
+
+
+# ------------------------------------------------------------------------------------------------ spaces
+
+
+def test_space_prints_tree_and_number_of_architectures():
+    printed = succeed("space", "paper")
+    assert "architectures" in printed and "pooling" in printed
+    data = json.loads(succeed("space", "paper", "--json"))
+    assert f"{data['architectures']:,} architectures" in printed
+
+
+def test_space_sample_draws_reproducible_specs():
+    lines = succeed("space", "paper", "--sample", 5).splitlines()
+    assert len(set(lines)) == 5 and all(Spec.from_json(line).to_json() == line for line in lines)
+    assert succeed("space", "paper", "--sample", 5).splitlines() == lines
+    assert set(succeed("space", "paper", "--sample", 5, "--seed", 1).splitlines()).isdisjoint(lines)
+    pairs = [Spec.from_json(line) for line in succeed("space", "default", "--sample", 30, "--pair").splitlines()]
+    assert any(spec.head.siamese for spec in pairs)
+    assert not any(Spec.from_json(line).head.siamese for line in lines)
+
+
+def test_space_refuses_missing_file(tmp_path):
+    refuse("space", tmp_path / "nothing.toml", fragments=["nothing.toml"])
+
+
+# ------------------------------------------------------------------------------------------------ processes
+
+# A shell that starts the tests in the background makes them ignore SIGINT, and their children too.
+SCRIPT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from headhunt.cli import main
+sys.argv = ["headhunt", *sys.argv[1:]]
+main()
+"""
+
+
+def start_search(tmp_path: Path, encoder: str) -> subprocess.Popen:
+    """Start a search in a process of its own and wait for its first model."""
+    texts, labels = sentences(72)
+    write_csv(tmp_path / "data.csv", "text,label", list(zip(texts, labels, strict=True)))
+    (tmp_path / "space.json").write_text(json.dumps(QUICK.to_dict()))
+    words = ["search", "data.csv", "--encoder", encoder, "--space", "space.json", "--workers", "0", "--out", "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words, "--time", "10m"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HEADHUNT_CACHE": str(tmp_path / "cache")},
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "run" / "best" / "headhunt.json").exists():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def test_search_ctrl_c_once_ends_with_the_best_model_so_far(tmp_path, encoders):
+    process = start_search(tmp_path, encoders())
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "model in run/model" in out and "interrupted" in out
+    assert (tmp_path / "run" / "model" / "headhunt.json").exists()
+    assert headhunt.resume(tmp_path / "run", time="3s").state.ended == "time"
+
+
+def test_search_ctrl_c_twice_stops_at_once_and_can_be_resumed(tmp_path, encoders):
+    process = start_search(tmp_path, encoders())
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (0, 130), err
+    assert "Traceback" not in err
+    assert headhunt.resume(tmp_path / "run", trials=5, time="30s").load() is not None
+
+
+def test_status_shows_a_search_that_is_running(tmp_path, encoders):
+    process = start_search(tmp_path, encoders())
+    words = [*COMMAND, "status", "run", "--json"]
+    completed = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    process.kill()
+    _, err = process.communicate()
+    status = json.loads(completed.stdout)
+    assert status["ended"] is None and status["model"] and status["trials"] >= 1
+    assert headhunt.load(tmp_path / status["model"]).predict(["a good movie"])
+    assert "a first model is on disk" in err
