@@ -97,7 +97,7 @@ def test_search_help_lists_metrics_of_every_problem_type(monkeypatch):
 
 
 def test_option_values_are_those_of_the_library():
-    from headhunt.study.strategies import STRATEGIES
+    from headhunt.study.registry import STRATEGIES
 
     assert list(PROBLEM_TYPES) == list(METRICS)
     assert set(Strategy) == set(STRATEGIES)
