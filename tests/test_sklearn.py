@@ -211,7 +211,7 @@ def test_numbers(encoders, tmp_path):
 
 def test_in_cross_validation_pipelines_and_grids(classifier):
     X, y = np.array(TEXTS), np.array(LABELS)
-    lower = make_pipeline(FunctionTransformer(np.strings.lower), classifier)
+    lower = make_pipeline(FunctionTransformer(np.char.lower), classifier)
     assert cross_val_predict(lower, X, y, cv=2, method="predict_proba").shape == (96, 2)
     grid = GridSearchCV(lower, {"headclassifier__recipe__learning_rate": [1e-9, 1e-2]}, cv=2).fit(X, y)
     assert grid.best_params_ == {"headclassifier__recipe__learning_rate": 1e-2}

@@ -124,7 +124,7 @@ def schedule(recipe: Recipe) -> Callable[[float], float]:
     """What the rates are multiplied by, as a function of the share of training done (0 to 1)."""
     if recipe.schedule == "slanted":  # Howard and Ruder 2018: cut 0.1, ratio 32
         return lambda done: (1 + (done / 0.1 if done < 0.1 else (1 - done) / 0.9) * 31) / 32
-    fall = {
+    fall: Callable[[float], float] = {
         "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
         "linear": lambda done: 1 - done,
         "constant": lambda done: 1.0,
