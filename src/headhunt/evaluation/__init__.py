@@ -23,7 +23,7 @@ from headhunt.evaluation.metrics import (
     measure,
     metric_names,
 )
-from headhunt.evaluation.mistakes import Mistake, confident_mistakes
+from headhunt.evaluation.mistakes import Mistake, find_mistakes
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -38,10 +38,10 @@ __all__ = [
     "check_metric",
     "class_scores",
     "compare",
-    "confident_mistakes",
     "decide",
     "evaluate",
     "expected_calibration_error",
+    "find_mistakes",
     "fit_temperature",
     "format_difference",
     "format_score",
