@@ -42,7 +42,7 @@ HOSTILE = '</script><script>document.title="owned"</script><img src="http://exam
 LABELS = ("praise", "complaint", "<b>question</b>")
 VERSIONS = {"python": "3.12.1", "headhunt": "0.1.0", "torch": "2.6.0", "transformers": "5.1.0", "numpy": "2.1.0"}
 FRACTIONS = (1 / 9, 1 / 3, 1.0)
-WORDS = "the a film plot was very slow bright dull dog ran over seven hills".split()
+WORDS = ["the", "a", "film", "plot", "was", "very", "slow", "bright", "dull", "dog", "ran", "over", "seven", "hills"]
 SENTENCE = (
     "A reliable gain: the winner reaches 90.2 % where the plain head reaches 86.6 %, on 1,000 test rows: +3.6 points "
     "(95 % interval +1.4 points to +5.8 points, p = 0.0014)."
