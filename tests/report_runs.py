@@ -58,7 +58,7 @@ def make_run(
     ended: bool = True,
     metric: str | None = None,
 ) -> Path:
-    """Write the run directory of a search; unless it has ended, two thirds of its events and no result."""
+    """Write the run directory of a search; unless it has ended, one trial is running and there is no result."""
     directory = RunDirectory(folder)
     task = _make_task(problem_type, pair)
     save_task(task, directory.task)
@@ -110,16 +110,16 @@ class _Script:
             promoted = {0, *best[: max(1, trials // share)]}
             steps += [(number, rung) for number in sorted(promoted) if scores[number, rung - 1] is not None]
         if not ended:
-            steps = steps[: len(steps) * 2 // 3] if trials > 12 else steps
+            steps.pop()
         with pytest.MonkeyPatch.context() as patch, LedgerWriter(self.directory, now=lambda: self.now) as ledger:
             patch.setattr("os.fsync", lambda handle: None)
-            ledger.append(started)
+            ledger.begin(started)
             for number, rung in steps:
                 self._run_trial(ledger, specs, number, rung, scores[number, rung])
             if ended:
                 ledger.append(TestEvaluated(["winner", "plain"]), SearchEnded("trials"))
             else:
-                ledger.append(*_queue(trials, specs))
+                ledger.append(*_running_trial(trials, specs))
 
     def _specs(self, trials: int) -> list[Spec]:
         specs = {(first := plain(ENCODER, len(self.targets))).hash: first}
@@ -175,11 +175,11 @@ class _Script:
         return outputs
 
 
-def _queue(trials: int, specs: list[Spec]) -> list[Event]:
-    """Return events that leave one trial running; its spec is new."""
+def _running_trial(number: int, specs: list[Spec]) -> list[Event]:
+    """Return the events of a trial that is running; its spec is new."""
     spec = Space.load("default", 6).draw(10_000, encoder=ENCODER, pair=False)
     assert spec.hash not in {known.hash for known in specs}
-    return [TrialAdded(trials, spec.to_dict(), spec.hash, None, "random", 0), TrialStarted(trials, 0, 0)]
+    return [TrialAdded(number, spec.to_dict(), spec.hash, None, "random", 0), TrialStarted(number, 0, 0)]
 
 
 def _add_outcome(directory: RunDirectory) -> None:

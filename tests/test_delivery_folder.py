@@ -157,7 +157,7 @@ def test_the_card_of_one_candidate(fitted):
         "64 train, 16 test",
         "16 test rows",
         "not calibrated",
-        "no code comes with",
+        "contains no code",
         "torch ",
     ):
         assert words in text, words

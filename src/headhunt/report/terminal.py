@@ -163,12 +163,12 @@ class SearchView:
         if state.model is not None and not self._logged_model:
             self._logged_model = True
             self._print("the first model is on disk")
-        best = state.best
-        headline = (best.number, best.best) if best is not None else None
         if stage != self._stage:
             self._stage = stage
             self._print(stage)
-        elif best is not None and headline != self._logged_best:
+        best = state.best
+        headline = (best.number, best.best) if best is not None else None
+        if best is not None and headline != self._logged_best:
             self._print(f"best so far {format_best(best)}: {describe(best.spec)}{plain_head_note(state)}")
         elif time.time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
             self._print(f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running")
