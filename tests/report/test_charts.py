@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headhunt.report.charts import bars, highlighted, whiskers
+from headhunt.report.charts import bars, differences, highlighted, whiskers
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.svg import clock_ticks, compact, make_axis, number, percent, shorten, signed
 from headhunt.spec import Spec, stages
@@ -26,6 +26,13 @@ def test_whiskers_mark_plain_head_by_dashed_line_and_describe_values():
     picture = whiskers(rows, "accuracy")
     assert picture.count('class="reference"') == 1 and picture.count("dot accent") == 1
     assert 'aria-label="accuracy with 95 % intervals: winner (#3) 0.9000 [0.8800, 0.9200]; plain head' in picture
+
+
+def test_differences_highlight_only_significant_items():
+    item = {"difference": -0.03, "low": -0.05, "high": -0.01}
+    items = [{"name": "a", **item, "significant": True}, {"name": "b", **item, "significant": False}]
+    picture = differences(items, "accuracy")
+    assert picture.count("bar accent") == 1 and picture.count("bar neutral") == 1
 
 
 def test_bars_escape_names():

@@ -16,8 +16,9 @@ from report_runs import ENCODER, keep_events, make_run
 from headhunt.errors import HeadhuntError
 from headhunt.report import collect_facts
 from headhunt.report.facts import SECTIONS
-from headhunt.run import events, schema
+from headhunt.run import schema
 from headhunt.run.directory import RunDirectory
+from headhunt.run.events import FinalTestRun
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.results import SearchResult
 from headhunt.run.task import INFO
@@ -116,7 +117,7 @@ def test_facts_mark_verdict_stale_if_search_continued(copy):
 def test_facts_count_test_evaluations(copy):
     assert collect_facts(copy)["run"]["test_evaluations"] == 1
     with LedgerWriter(RunDirectory(copy)) as ledger:
-        ledger.append(events.TestEvaluated(["winner"]), events.TestEvaluated(["winner"]))
+        ledger.append(FinalTestRun(["winner"]), FinalTestRun(["winner"]))
     assert collect_facts(copy)["run"]["test_evaluations"] == 3
 
 

@@ -77,7 +77,7 @@ def differences(items: Sequence[Figure], metric: str, width: float = WIDE) -> st
     """Return the change that each variant makes: bars from zero with intervals.
 
     Args:
-        items: With `name`, `difference`, `low`, `high`.
+        items: With `name`, `difference`, `low`, `high`, `significant`.
         metric: Name of the metric.
         width: CSS pixels.
     """
@@ -92,7 +92,7 @@ def differences(items: Sequence[Figure], metric: str, width: float = WIDE) -> st
     for place, item in enumerate(items):
         y = top + step * (place + 0.5) + (9 if stacked else 0)
         start, end = sorted((x(0), x(item["difference"])))
-        kind = "accent" if item["low"] > 0 or item["high"] < 0 else "neutral"
+        kind = "accent" if item["significant"] else "neutral"
         name = shorten(str(item["name"]), 52 if stacked else 42)
         body += [
             draw_text(left, y - 14, name, "name") if stacked else draw_text(left - 14, y + 4, name, "name", "end"),

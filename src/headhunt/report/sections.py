@@ -161,7 +161,9 @@ def _ablation(found: Facts) -> str:
         return ""
     base = data.get("base") or {}
     text = f" Score of the winner: {number(base['score'])}." if base.get("score") is not None else ""
-    keys = [("accent", "the interval excludes zero"), ("", "may be due to chance")]
+    keys = [("accent", "significant"), ("", "may be due to chance")]
+    one_seed = all(item["seeds"] < 2 for item in data["items"])
+    text += " With one seed each, no change can be significant." if one_seed else ""
     chart = both_widths(lambda width: charts.differences(data["items"], data["metric"], width))
     return f"<p>The winner with one choice reverted. Lines are 95&nbsp;% intervals.{text}</p>{legend(keys)}{chart}"
 
