@@ -18,7 +18,7 @@ from headhunt.report import collect_facts
 from headhunt.report.facts import SECTIONS
 from headhunt.run import schema
 from headhunt.run.directory import RunDirectory
-from headhunt.run.events import FinalTestRun
+from headhunt.run.events import FinalTestRun, RunResumed, SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.results import SearchResult
 from headhunt.run.task import INFO
@@ -112,6 +112,12 @@ def test_facts_mark_verdict_stale_if_search_continued(copy):
     assert not collect_facts(copy)["run"]["stale"]
     change_result(copy, results=3)
     assert collect_facts(copy)["run"]["stale"]
+
+
+def test_facts_keep_reason_of_search_after_a_later_verdict(copy):
+    with LedgerWriter(RunDirectory(copy)) as ledger:
+        ledger.append(RunResumed(), SearchEnded("resumed"))
+    assert collect_facts(copy)["run"]["reason"] == "trials"
 
 
 def test_facts_count_test_evaluations(copy):

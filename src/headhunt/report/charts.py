@@ -338,7 +338,7 @@ def _cell(x: float, y: float, side: float, count: int, share: float, kind: str) 
     cell = f'<rect class="cell {kind}" {shape} fill-opacity="{0.05 + 0.85 * share:.2f}"/>'
     if not count or side < 22:
         return cell
-    style = ("value small" if side < 40 else "value") + (" strong" if share > 0.5 else "")
+    style = ("value small" if side < 40 else "value") + (" strong" if share > 0.6 else "")
     return cell + draw_text(x + side / 2, y + side / 2 + 4, f"{count:,}", style, "middle")
 
 

@@ -62,7 +62,7 @@ def _run(run: RunData) -> dict[str, Any]:
         "folder": run.directory.path.as_posix(),
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds") if started else None,
         "finished": state.ended is not None,
-        "reason": state.ended,
+        "reason": run.result.reason if run.result and state.ended else state.ended,
         "stale": run.result is not None and run.result.results < len(state.settled),
         "trials": len(state.trials),
         "results": len(state.settled),

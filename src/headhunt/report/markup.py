@@ -50,6 +50,11 @@ def css_class(numeric: bool) -> str:
     return ' class="num"' if numeric else ""
 
 
+def statement(text: str) -> str:
+    """Return a sentence whose numbers stay together at line breaks."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;")
+
+
 def rows_text(section: Facts) -> str:
     """Return the rows that a section is about, with their number if it is known."""
     return f"{section['rows']:,} {section['on']}" if section.get("rows") else str(section["on"])

@@ -19,6 +19,7 @@ from headhunt.evaluation import METRICS
 from headhunt.report import charts, terminal
 from headhunt.report.facts import collect_facts
 from headhunt.report.figures import progress_figure
+from headhunt.report.markup import statement
 from headhunt.report.svg import compact, number, read_asset
 from headhunt.report.terminal import format_duration
 from headhunt.spec import Spec, describe, stages
@@ -76,8 +77,7 @@ def search_summary(folder: str | Path) -> str:
     run = found["run"]
     status = f"{run['trials']} candidates in {format_duration(run['seconds'])}"
     status += "" if run["finished"] else " · not finished"
-    headline = escape(found["headline"]).replace(" %", "&nbsp;%")
-    parts = [_top(run["name"], status), f'<p class="statement">{headline}</p>']
+    parts = [_top(run["name"], status), f'<p class="statement">{statement(found["headline"])}</p>']
     figures = []
     if "scores" in found:
         scores = found["scores"]

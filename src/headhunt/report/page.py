@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headhunt import storage
 from headhunt.report.facts import collect_facts
-from headhunt.report.markup import Facts, description_list
+from headhunt.report.markup import Facts, description_list, statement
 from headhunt.report.sections import SECTIONS
 from headhunt.report.svg import number, read_asset, signed
 from headhunt.report.terminal import format_duration
@@ -78,7 +78,7 @@ def render(found: Facts) -> str:
 def _opening(found: Facts) -> str:
     """Return the verdict and the key numbers of the run."""
     run, verdict, winner = found["run"], found.get("verdict", {}), found.get("winner", {})
-    parts = [f"<h1>{escape(found['headline']).replace(' %', '&nbsp;%')}</h1>"]
+    parts = [f"<h1>{statement(found['headline'])}</h1>"]
     if run["stale"]:
         parts.append(
             '<p class="notice">The search continued after this verdict. A new verdict follows when it ends.</p>'

@@ -24,8 +24,10 @@ from headhunt.report.terminal import format_duration
 
 AXES, AXES_NARROW = 9, 4  # leaves in the parallel coordinates
 SLICES = 12  # slice plots that are visible at first
+MIN_DOTS = 3  # candidates from which a slice plot is drawn
 MAX_CLASSES = 24  # classes up to which a confusion matrix is readable
 MAX_BARS = 12  # classes whose counts are drawn
+COLUMNS = {"text_b": "second text"}
 PROBLEM_TYPES = {
     "single_label_classification": "one of several classes",
     "multi_label_classification": "several labels",
@@ -113,12 +115,14 @@ def _space(found: Facts) -> str:
     lines = both_widths(
         lambda width: charts.parallel(data, _axes(found, AXES if width > NARROW else AXES_NARROW), width)
     )
-    slices = [charts.slice_plot(data, axis) for axis in order]
+    counts = [sum(row["places"][axis] is not None for row in data["trials"]) for axis in range(len(data["leaves"]))]
+    slices = [charts.slice_plot(data, axis) for axis in order if counts[axis] >= MIN_DOTS]
     more = ""
     if len(slices) > SLICES:
         rest = "".join(slices[SLICES:])
         more = f'<details><summary>{len(slices) - SLICES} more</summary><div class="slices">{rest}</div></details>'
-    keys = [("accent", f"the best {charts.highlighted(len(data['trials']))}"), ("", "the others")]
+    best = charts.highlighted(len(data["trials"]))
+    keys = [("accent", "the best" if best == 1 else f"the best {best}"), ("", "the others")]
     levels = [("accent", "full training"), ("", "partial training")]
     return (
         f"<p>Each line is a candidate, from its choices to its score.</p>{legend(keys)}{lines}"
@@ -256,7 +260,7 @@ def _calibration(found: Facts) -> str:
 def _data(found: Facts) -> str:
     data = found["data"]
     warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
-    columns = ", ".join(f"{name} ({role.replace('_', ' ')})" for role, name in data["columns"].items() if name)
+    columns = ", ".join(f"{COLUMNS.get(role, role)}: {name}" for role, name in data["columns"].items() if name)
     terms = {
         "predicted": PROBLEM_TYPES.get(data["problem_type"], data["problem_type"])
         + (f": {len(data['labels'])}" if data["labels"] else ""),
