@@ -95,16 +95,16 @@ def test_notebook_shows_search_and_model(encoders, tmp_path):
         "fitted = HeadClassifier(ENCODER, recipe=headhunt.Recipe(epochs=2), verbose=True).fit(TEXTS, LABELS)",
     ]
     client = run_notebook(cells, tmp_path, encoders())
-    _, searching, shown, model, training = (cell["outputs"] for cell in client.nb.cells)
+    _, searching, search, model, training = (cell["outputs"] for cell in client.nb.cells)
     assert [one["output_type"] for one in searching] == ["display_data"], "one output that changes, and nothing else"
     assert re.search(r"3 candidates in .*, saved in run", searching[0]["data"]["text/html"])
-    (summary,) = shown
+    (summary,) = search
     assert summary["data"]["text/plain"].startswith("Search('run'")
     sentence = RunDirectory(tmp_path / "run").read_result().verdict.sentence
     assert sentence[:30] in summary["data"]["text/html"]
     assert "One text in, one of 2 classes out." in model[0]["data"]["text/html"]
     assert [one["output_type"] for one in training] == ["display_data"] and "examples" in str(training)
-    for outputs in (searching, shown, model, training):
+    for outputs in (searching, search, model, training):
         check_harmless(outputs[0]["data"]["text/html"])
     assert len(client.sent) < 120, "a notebook is not flooded"
 

@@ -214,11 +214,11 @@ def test_page_opens_without_errors(browser, finished, width, dark):
     paper = browser.run("getComputedStyle(document.documentElement).backgroundColor")
     light = [int(part) for part in re.findall(r"\d+", paper)[:3]]
     assert (max(light) < 60) if dark else (min(light) > 200)
-    shown = browser.run(
+    wide_enough = browser.run(
         "[...document.querySelectorAll('section svg')].filter(one => one.getClientRects().length)"
         ".every(one => one.getBoundingClientRect().width > 100)"
     )
-    assert shown
+    assert wide_enough
     hidden = browser.run("getComputedStyle(document.querySelector('#progress svg.wide')).display === 'none'")
     assert hidden == (width == 400)
 

@@ -11,7 +11,15 @@ from report_runs import make_run
 from rich.console import Console
 
 from headhunt.report import terminal
-from headhunt.report.terminal import SearchView, best_so_far, format_duration, panel, repeated_test_use, sparkline
+from headhunt.report.terminal import (
+    SearchView,
+    best_so_far,
+    format_duration,
+    panel,
+    repeated_test_use,
+    short_path,
+    sparkline,
+)
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import read_state
 from headhunt.run.state import State
@@ -55,6 +63,12 @@ def test_search_view_logs_stages_new_best_and_progress(state, capsys, monkeypatc
     assert lines[0].startswith("writing to runs/films") and lines[1] == "searching"
     assert lines[2].startswith(f"best so far {state.best.best[1]:.4f} (rung 2): ") and "plain head" in lines[2]
     assert lines[3] == "testing" and len(lines) == 4, "nothing is logged twice"
+
+
+def test_short_path_is_relative_inside_the_current_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert short_path(tmp_path / "runs" / "films") == Path("runs/films")
+    assert short_path(Path("/elsewhere/run")) == Path("/elsewhere/run") and short_path(Path("run")) == Path("run")
 
 
 def test_best_so_far_prefers_higher_rungs(state):

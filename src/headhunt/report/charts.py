@@ -368,7 +368,7 @@ def calibration(data: Figure, width: float = HALF) -> str:
 
 
 def _staircase(steps: Sequence[tuple[float, float]], end: float) -> str:
-    """Return a path that is level between steps and goes on to `end`."""
+    """Return a path that is level between steps and ends at `end`."""
     turns = "".join(f"H{coordinate(at)}V{coordinate(level)}" for at, level in steps[1:])
     return f"M{coordinates(steps[0])}{turns}H{coordinate(end)}"
 

@@ -148,8 +148,8 @@ def _candidate(run: RunData, trial: Trial | None) -> dict[str, Any] | None:
 
 def _importance(run: RunData) -> list[dict[str, Any]]:
     items = run.importances.items if run.importances else ()
-    named = [{"name": leaf_name(item.name), "importance": item.importance} for item in items]
-    return sorted(named, key=lambda item: -item["importance"])
+    shares = [{"name": leaf_name(item.name), "importance": item.importance} for item in items]
+    return sorted(shares, key=lambda item: -item["importance"])
 
 
 def _ablation(run: RunData) -> dict[str, Any] | None:

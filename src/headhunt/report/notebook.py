@@ -161,7 +161,7 @@ class LiveView:
     def end(self) -> None:
         """Reduce the output to one line; the search itself shows the rest."""
         status = f"{len(self._state.trials)} candidates in {format_duration(time.time() - self._started)}"
-        self._replace(_summary([_top(self._name, f"{status}, saved in {self._folder}")], "slim"))
+        self._replace(_summary([_top(self._name, f"{status}, saved in {terminal.short_path(self._folder)}")], "slim"))
 
     def _replace(self, html: str) -> None:
         from IPython.display import HTML
@@ -253,10 +253,10 @@ def _track(share: float) -> str:
 
 def _architecture(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> str:
     """Return the stages from tokens to output in a line."""
-    shown = stages(spec, layers, pair, problem_type, labels)
+    described = stages(spec, layers, pair, problem_type, labels)
     if spec.head.layers == 1:  # reading the last layer is the norm
-        shown = [stage for stage in shown if stage["stage"] != "layers"]
-    return f'<div class="line">{"".join(map(_stage, shown))}</div>'
+        described = [stage for stage in described if stage["stage"] != "layers"]
+    return f'<div class="line">{"".join(map(_stage, described))}</div>'
 
 
 def _stage(stage: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ class RunData:
 
     @property
     def test_evaluations(self) -> int:
-        """How often models predicted the test rows."""
+        """Number of times that models predicted the test rows."""
         return max(self.state.test_evaluations, self.result.test_evaluations if self.result else 0)
 
     @cached_property

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -21,8 +22,6 @@ from headhunt.evaluation import METRICS
 from headhunt.spec import describe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headhunt.run.state import State, Trial
     from headhunt.training.loop import Report
 
@@ -141,7 +140,8 @@ class SearchView:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
         else:
-            self._print(f"writing to {folder}; run `headhunt status {folder}` to see the progress")
+            place = short_path(folder)
+            self._print(f"writing to {place}; run `headhunt status {place}` to see the progress")
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
         """Show the current state."""
@@ -271,6 +271,11 @@ def plain_head_note(state: State) -> str:
 def repeated_test_use(test_evaluations: int) -> str:
     """Return a note about repeated use of the test rows; empty if they were evaluated at most once."""
     return f"Test rows evaluated {test_evaluations} times." if test_evaluations > 1 else ""
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to the current directory, if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
 
 
 def format_duration(seconds: float) -> str:
