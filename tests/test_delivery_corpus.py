@@ -293,7 +293,7 @@ def test_how_it_goes_is_told_in_a_log(capsys, monkeypatch):
         view.advance(100)
     view.end()
     assert capsys.readouterr().err.splitlines() == [
-        "200 of 1,000 rows were labelled before; going on",
+        "200 of 1,000 rows are labelled already; continuing",
         "400 of 1,000 rows, 10 rows/s, 1:00 left",
         "500 of 1,000 rows, 4 rows/s, 2:05 left",  # of late: the first report is where counting began
     ]

@@ -85,7 +85,7 @@ class Predictor:
     def _repr_html_(self) -> str:
         from headhunt.report import notebook
 
-        return notebook.predictor_card(self)
+        return notebook.model_summary(self)
 
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
         """Answers for texts, or pairs where `texts_b` is given."""

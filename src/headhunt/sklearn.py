@@ -152,7 +152,7 @@ class _HeadEstimator(BaseEstimator):
     def _search(self, task: Task, seed: int) -> Predictor:
         from headhunt.engine.search import search
         from headhunt.evaluation import DEFAULT_METRIC
-        from headhunt.report.notebook import live_card
+        from headhunt.report.notebook import live_view
         from headhunt.report.terminal import SearchView
 
         options = dict(self.search_options or {})
@@ -168,7 +168,7 @@ class _HeadEstimator(BaseEstimator):
                 device=self.device,
                 precision=self.precision,
                 trust_remote_code=self.trust_remote_code,
-                view=self.verbose and (live_card(options["metric"]) or SearchView(options["metric"])),
+                view=self.verbose and (live_view(options["metric"]) or SearchView(options["metric"])),
                 **options,
             )
             self.result_ = found.result

@@ -292,4 +292,4 @@ def test_status_shows_a_search_that_is_running(tmp_path, encoders):
     status = json.loads(completed.stdout)
     assert status["ended"] is None and status["model"] and status["trials"] >= 1
     assert headhunt.load(tmp_path / status["model"]).predict(["a good movie"])
-    assert "a first model is on disk" in err
+    assert "the first model is on disk" in err

@@ -14,7 +14,7 @@ import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import compare, evaluate
+from headhunt.evaluation import METRICS, compare, evaluate
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
@@ -133,7 +133,7 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
         pair = [[outputs[key][seed] for seed in shared] for key in (name, "")]
         comparison = compare(problem_type, final.metric, pair[0], pair[1], targets)
         # Gains are signed so that higher is better; the score of an error falls as it gets better.
-        score = base.value + (-comparison.gain if final.metric == "mse" else comparison.gain)
+        score = base.value + (comparison.gain if METRICS[final.metric].higher_is_better else -comparison.gain)
         items.append(
             AblationItem(
                 name=name,

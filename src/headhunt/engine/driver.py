@@ -15,7 +15,7 @@ from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.errors import HeadhuntError
 from headhunt.report import model_card
-from headhunt.report.notebook import live_card
+from headhunt.report.notebook import live_view
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
@@ -78,7 +78,7 @@ class SearchDriver:
         # Workers of a cluster have another working directory, so paths must be absolute.
         self.directory = RunDirectory(path.absolute())
         self.settings, self.resources, self.budget = settings, resources, budget
-        self.view: View | None = (live_card(settings.metric) if view is None else view) or None
+        self.view: View | None = (live_view(settings.metric) if view is None else view) or None
         self.task = self.directory.read_task_info()
         self._stop = threading.Event()
         self._study: Study | None = None

@@ -20,7 +20,7 @@ from headhunt.engine.selection import (
     temperature_of,
 )
 from headhunt.engine.verdict import conclude
-from headhunt.evaluation import Comparison, compare, decide, evaluate, reliability
+from headhunt.evaluation import Comparison, Mistake, compare, evaluate, find_mistakes, reliability_bins
 from headhunt.run import schema
 from headhunt.run.directory import is_model, read_test_predictions
 from headhunt.run.events import FinalTestRun
@@ -32,9 +32,7 @@ from headhunt.run.results import (
     Finalist,
     Importance,
     Importances,
-    Mistake,
     ModelCost,
-    ReliabilityBin,
     RungSummary,
     SearchResult,
     TestResult,
@@ -53,7 +51,6 @@ from headhunt.study.requests import (
 )
 
 DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
-MISTAKES = 10  # shown in the report
 
 Job = tuple[Request, Path]
 """A request and the file it writes."""
@@ -239,7 +236,7 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
 def _deliver(final: FinalEvaluation, contest: Contest, comparison: Comparison | None) -> tuple[Delivered, Path | None]:
     """Put the model in place: the winner if it is reliably better or nothing could be tested, else the plain head."""
     order: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
-    if comparison is not None and not comparison.sure:
+    if comparison is not None and not comparison.significant:
         order.reverse()
     for name, trial in order:
         if models := contest.models_of(trial):
@@ -343,36 +340,21 @@ def _test_result(
     return replace(
         result,
         confusion={name: found.confusion for name, found in evaluations.items() if name != ENSEMBLE},
-        calibration=()
-        if winner is None
-        else tuple(schema.load(ReliabilityBin, b) for b in reliability(winner, targets)),
+        calibration=() if winner is None else tuple(reliability_bins(winner, targets)),
         temperature=temperature_of(final, contest.winner),
         mistakes=() if winner is None else _mistakes(final, winner, outputs.get(PLAIN)),
     )
 
 
 def _mistakes(final: FinalEvaluation, winner: np.ndarray, plain: np.ndarray | None) -> tuple[Mistake, ...]:
-    """Return the most confident mistakes, those that the plain head gets right first."""
+    """Return the winner's mistakes on the test rows that a person should read first."""
     test = open_task(final.directory.task, ("test",)).splits["test"]
-    labels, targets = final.task.labels, test.targets
-    predicted = decide("single_label_classification", winner)
-    by_plain = decide("single_label_classification", plain) if plain is not None else predicted
-    wrong = np.flatnonzero(predicted != targets)
-    order = sorted(wrong, key=lambda i: (by_plain[i] != targets[i], -float(winner[i].max())))[:MISTAKES]
-    mistakes = []
-    for i in map(int, order):
-        second = test.texts_b(i, i + 1)
-        mistakes.append(
-            Mistake(
-                text=test.texts(i, i + 1)[0],
-                text_b=second[0] if second else None,
-                label=labels[targets[i]],
-                prediction=labels[predicted[i]],
-                plain_prediction=labels[by_plain[i]],
-                confidence=round(float(winner[i].max()), 4),
-            )
-        )
-    return tuple(mistakes)
+
+    def read_texts(row: int) -> tuple[str, str | None]:
+        second = test.texts_b(row, row + 1)
+        return test.texts(row, row + 1)[0], second[0] if second else None
+
+    return find_mistakes(winner, test.targets, final.task.labels, read_texts, plain)
 
 
 def summarise_rungs(state: State, fractions: Sequence[float]) -> tuple[RungSummary, ...]:

@@ -19,7 +19,7 @@ from headhunt.engine.options import (
 )
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, check_metric
-from headhunt.report.notebook import search_card
+from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import read_state
 from headhunt.run.results import AblationResult, SearchResult
@@ -66,7 +66,7 @@ class Search:
         return f"Search({str(self.run_dir)!r}: {len(state.trials)} trials, {score})"
 
     def _repr_html_(self) -> str:
-        return search_card(self)
+        return search_summary(self.run_dir)
 
     @property
     def run_dir(self) -> Path:

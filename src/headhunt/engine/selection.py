@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
-from headhunt.evaluation import compare, fit_temperature, greedy_mean, measure
+from headhunt.evaluation import compare, fit_temperature, measure, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import Trial
 from headhunt.study.requests import EvaluateTrial
@@ -107,7 +107,7 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
     outputs = [predictions for _, (_, predictions) in available]
     targets = final.validation_targets[available[0][1][0]]
     problem_type, metric = final.task.problem_type, final.metric
-    chosen = greedy_mean(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
+    chosen = select_ensemble(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
     score = measure(problem_type, metric, np.mean([outputs[i] for i in chosen], axis=0), targets)
     return EnsembleChoice([available[i][0] for i in chosen], score)
 

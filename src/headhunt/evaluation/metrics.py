@@ -1,7 +1,7 @@
-"""How good predictions are: metrics with bootstrap intervals, a table per class, a confusion matrix.
+"""Metrics of predictions, with bootstrap intervals, scores per class and the confusion matrix.
 
-Metrics of classes are functions of the confusion matrix, so resampling rows is resampling its cells: a thousand
-bootstrap samples of a million rows take milliseconds.
+scikit-learn's metrics are not used here: they take one sample at a time. Metrics of classes are functions of the
+confusion matrix, so a thousand bootstrap samples of a million rows are drawn as matrices in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,22 +14,90 @@ import numpy as np
 
 from headhunt.errors import HeadhuntError
 
-METRICS = {
-    "single_label_classification": ("accuracy", "macro_f1", "weighted_f1", "mcc"),
-    "multi_label_classification": ("accuracy", "macro_f1", "weighted_f1", "micro_f1"),
-    "regression": ("mse", "pearson", "spearman"),
+BOOTSTRAP_SAMPLES = 1000
+_CLASSES, _LABELS, _REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Facts about a metric: the only place where they are written down."""
+
+    name: str
+    """Name in options and files."""
+    title: str
+    """Name in text."""
+    hub_name: str
+    """Name in the metadata of the Hugging Face Hub."""
+    problem_types: tuple[str, ...]
+    proportion: bool = False
+    """True if values are between 0 and 1 and shown as percentages."""
+    higher_is_better: bool = True
+    default_for: str | None = None
+    """Problem type that uses this metric unless another is given."""
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score that a search maximizes: an error is negated."""
+        return self.name if self.higher_is_better else f"−{self.name}"
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "accuracy", "accuracy", (_CLASSES, _LABELS), proportion=True, default_for=_CLASSES),
+        Metric("macro_f1", "macro F1", "f1", (_CLASSES, _LABELS), proportion=True),
+        Metric("weighted_f1", "weighted F1", "f1", (_CLASSES, _LABELS), proportion=True),
+        Metric("micro_f1", "micro F1", "f1", (_LABELS,), proportion=True, default_for=_LABELS),
+        Metric("mcc", "Matthews correlation", "matthews_correlation", (_CLASSES,)),
+        Metric("mse", "mean squared error", "mse", (_REGRESSION,), higher_is_better=False),
+        Metric("pearson", "Pearson's r", "pearsonr", (_REGRESSION,)),
+        Metric("spearman", "Spearman's ρ", "spearmanr", (_REGRESSION,), default_for=_REGRESSION),
+    )
 }
-DEFAULT_METRIC = {
-    "single_label_classification": "accuracy",
-    "multi_label_classification": "micro_f1",
-    "regression": "spearman",
-}
-SAMPLES = 1000
+"""Every metric, by name."""
+DEFAULT_METRIC: dict[str, str] = {metric.default_for: name for name, metric in METRICS.items() if metric.default_for}
+"""Name of the default metric, by problem type."""
+
+
+def metric_names(problem_type: str) -> tuple[str, ...]:
+    """Return the names of the metrics of a problem type."""
+    return tuple(name for name, metric in METRICS.items() if problem_type in metric.problem_types)
+
+
+def check_metric(problem_type: str, metric: str) -> None:
+    """Raise an error if a problem type does not have this metric.
+
+    Raises:
+        HeadhuntError: If it does not.
+    """
+    names = metric_names(problem_type)
+    if metric not in names:
+        raise HeadhuntError(f"The metric must be one of {', '.join(names)} for this task; found {metric!r}.")
+
+
+def format_score(metric: str, value: float) -> str:
+    """Return a score in text: "90.2 %", "88.1 % macro_f1", "mcc 0.812"."""
+    if METRICS[metric].proportion:
+        return f"{value * 100:.1f} %" + ("" if metric == "accuracy" else f" {metric}")
+    return f"{metric} {value:.3f}"
+
+
+def format_difference(metric: str, value: float, *, unit: bool = True) -> str:
+    """Return a difference of two scores in text: "+3.6 points", "-0.012".
+
+    Args:
+        metric: Name of the metric.
+        value: The difference.
+        unit: Write "points" after a difference of proportions.
+    """
+    if METRICS[metric].proportion:
+        return f"{value * 100:+.1f}" + (" points" if unit else "")
+    return f"{value:+.3f}"
 
 
 @dataclass(frozen=True)
 class Score:
-    """A metric and its 95 % bootstrap interval."""
+    """A value of a metric and its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -40,8 +108,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class ClassRow:
-    """How one class fared."""
+class ClassScores:
+    """Precision, recall and F1 of one class."""
 
     label: str
     rows: int
@@ -52,318 +120,197 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good predictions are on some rows."""
+    """Scores of predictions on some rows."""
 
     problem_type: str
     rows: int
     scores: dict[str, Score]
-    """By the names of METRICS."""
-    classes: list[ClassRow] = field(default_factory=list)
+    """By the name of the metric."""
+    classes: list[ClassScores] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
-    """Classes: how often (true class, predicted class) came up."""
+    """Counts of (true class, predicted class); empty unless each row has one class."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain, JSON-able data."""
+        """Return JSON-serializable data."""
         return asdict(self)
 
 
 def decide(problem_type: str, outputs: np.ndarray) -> np.ndarray:
-    """Predictions from what `Predictor.outputs` gives: class ids, multi-hot rows, or the numbers themselves."""
-    if problem_type == "single_label_classification":
+    """Return predictions: class ids (rows,), multi-hot rows (rows, labels), or the numbers themselves (rows,).
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        outputs: Probabilities (rows, labels), or numbers (rows,).
+    """
+    if problem_type == _CLASSES:
         return outputs.argmax(-1)
-    if problem_type == "multi_label_classification":
+    if problem_type == _LABELS:
         return (outputs >= 0.5).astype(np.int64)
     return outputs
 
 
 def measure(problem_type: str, metric: str, outputs: np.ndarray, targets: np.ndarray) -> float:
-    """One metric, turned so that higher is better, without an interval: what candidates are compared by.
+    """Return one metric without an interval, signed so that higher is better: an error (mse) is negated.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric.
+        outputs: Probabilities (rows, labels), or numbers (rows,).
+        targets: True class ids, multi-hot rows or numbers.
 
     Raises:
-        HeadhuntError: If this kind of task has no such metric.
+        HeadhuntError: If this problem type does not have the metric.
     """
     check_metric(problem_type, metric)
     predictions = decide(problem_type, outputs)
-    if problem_type == "regression":
-        value = _of_numbers(predictions.astype(np.float64), targets.astype(np.float64), np.arange(len(targets))[None])
-        return float(-value["mse"][0] if metric == "mse" else value[metric][0])
-    if problem_type == "multi_label_classification":
-        return float(_of_several(predictions, targets.astype(np.int64))(np.ones((1, len(targets))))[metric][0])
-    return float(_from_confusion(_confusion(predictions, targets, outputs.shape[1])[None])[metric][0])
-
-
-def check_metric(problem_type: str, metric: str) -> None:
-    """Refuses a metric that this kind of task does not have."""
-    if metric not in METRICS[problem_type]:
-        raise HeadhuntError(
-            f"The metric must be one of {', '.join(METRICS[problem_type])} for this task; found {metric!r}."
-        )
-
-
-def greedy_mean(
-    problem_type: str, metric: str, outputs: Sequence[np.ndarray], targets: np.ndarray, most: int
-) -> list[int]:
-    """Which outputs to average: the best alone, then whichever helps most, as long as none hurts.
-
-    The best is the best by the metric; what helps is judged by the squared error, which moves with every answer where
-    the accuracy of a few hundred rows jumps by chance.
-
-    Args:
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        metric: What is compared.
-        outputs: Of each model, for the same rows.
-        targets: The truth.
-        most: Models in the mean at most.
-    """
-    truth = np.eye(outputs[0].shape[1])[targets] if problem_type == "single_label_classification" else targets
-
-    def error(chosen: list[int]) -> float:
-        return float(np.square(np.mean([outputs[i] for i in chosen], axis=0) - truth).mean())
-
-    chosen = [max(range(len(outputs)), key=lambda i: (measure(problem_type, metric, outputs[i], targets), -error([i])))]
-    while len(chosen) < min(most, len(outputs)):
-        errors = {i: error([*chosen, i]) for i in range(len(outputs)) if i not in chosen}
-        pick = min(errors, key=errors.__getitem__)
-        if errors[pick] >= error(chosen):
-            break
-        chosen.append(pick)
-    return chosen
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How much better one model is than another on the same rows, and how sure that is."""
-
-    gain: float
-    """The difference of the metric, turned so that above 0 is better."""
-    low: float
-    high: float
-    p: float
-    """Of a difference as large as this, either way, if there were none."""
-    spread: float
-    """The standard error that chance in training adds to that of the rows."""
-    trainings: int = 1
-    """How many trainings of each were compared."""
-
-    @property
-    def sure(self) -> bool:
-        """Whether the whole interval is above 0; one training of each says nothing of chance in training."""
-        return self.low > 0 and self.trainings > 1
-
-
-def compare(
-    problem_type: str,
-    metric: str,
-    ours: Sequence[np.ndarray],
-    theirs: Sequence[np.ndarray],
-    targets: np.ndarray,
-    *,
-    seed: int = 0,
-) -> Comparison:
-    """The gain of one candidate over another, paired by rows and by trainings.
-
-    Two sources of chance make the interval: which rows are in the test (a bootstrap over rows, the same rows for both),
-    and chance in training. The second is seen in how far the gains of several pairs of trainings differ. Without it two
-    trainings of the same candidate would often seem to differ reliably; one pair alone says nothing of it.
-
-    Args:
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        metric: What is compared.
-        ours: Outputs of one or more trainings of the candidate.
-        theirs: Of the other, as many: the i-th of both learned from the same rows.
-        targets: The truth.
-        seed: For the bootstrap.
-    """
-    rng = np.random.default_rng(seed)
-    samples = SAMPLES if len(targets) <= 20_000 else SAMPLES // 5
-
-    def mean(outputs: Sequence[np.ndarray], rows: np.ndarray | slice) -> float:
-        return float(np.mean([measure(problem_type, metric, one[rows], targets[rows]) for one in outputs]))
-
-    gain = mean(ours, slice(None)) - mean(theirs, slice(None))
-    if metric == "accuracy":
-        # A mean over rows: what the bootstrap would find, without it.
-        right = [np.mean([_right(problem_type, one, targets) for one in outputs], axis=0) for outputs in (ours, theirs)]
-        by_rows = float(np.std(right[0] - right[1]) / np.sqrt(len(targets)))
+    if problem_type == _REGRESSION:
+        every_row = np.arange(len(targets))[None]
+        values = _regression_metrics(predictions.astype(np.float64), targets.astype(np.float64), every_row)
+    elif problem_type == _LABELS:
+        values = _multi_label_metrics(predictions, targets.astype(np.int64))(np.ones((1, len(targets))))
     else:
-        draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
-        by_rows = float(np.std([mean(ours, rows) - mean(theirs, rows) for rows in draws]))
-    gains = [mean([one], slice(None)) - mean([other], slice(None)) for one, other in zip(ours, theirs, strict=True)]
-    freedom = len(gains) - 1
-    by_chance = float(np.var(gains, ddof=1)) / len(gains) if freedom else 0.0
-    variance = by_rows**2 + by_chance
-    # Welch and Satterthwaite: what is known from few trainings is known less well.
-    degrees = variance**2 / (by_chance**2 / freedom) if by_chance > 0 else np.inf
-    from scipy.stats import norm, t
-
-    law = norm if np.isinf(degrees) else t(degrees)
-    error = float(np.sqrt(variance))
-    half = float(law.ppf(0.975)) * error
-    p = float(2 * law.sf(abs(gain) / error)) if error > 0 else float(gain == 0)
-    return Comparison(gain, gain - half, gain + half, p, float(np.sqrt(by_chance)), len(gains))
-
-
-def _right(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """1 where an answer is wholly right (rows,)."""
-    same = decide(problem_type, outputs) == targets
-    return (same if same.ndim == 1 else same.all(1)).astype(np.float64)
-
-
-def fit_temperature(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """What logits are divided by so that probabilities of held-out rows are as likely as can be; 1 changes nothing."""
-    from scipy.optimize import minimize_scalar
-
-    logits = np.log(np.clip(probabilities, 1e-9, 1.0))
-
-    def loss(log_temperature: float) -> float:
-        scaled = logits / np.exp(log_temperature)
-        scaled = scaled - scaled.max(1, keepdims=True)
-        chosen = scaled[np.arange(len(targets)), targets]
-        return float(np.mean(np.log(np.exp(scaled).sum(1)) - chosen))
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded").x))
-
-
-def reliability(probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> list[dict[str, float]]:
-    """How often answers given with about the same confidence are right, in bins of equal size."""
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == targets
-    order = np.argsort(confidence, kind="stable")
-    return [
-        {"confidence": float(confidence[part].mean()), "accuracy": float(right[part].mean()), "rows": len(part)}
-        for part in np.array_split(order, min(bins, len(order)))
-        if len(part)
-    ]
+        values = _metrics_of_confusion(_confusion_matrix(predictions, targets, outputs.shape[1])[None])
+    value = float(values[metric][0])
+    return value if METRICS[metric].higher_is_better else -value
 
 
 def evaluate(
     problem_type: str, outputs: np.ndarray, targets: np.ndarray, labels: Sequence[str] = (), *, seed: int = 0
 ) -> Evaluation:
-    """Scores predictions against targets.
+    """Return the scores of outputs against targets.
 
     Args:
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         outputs: Probabilities (rows, labels), or numbers (rows,).
-        targets: As `Split.targets` gives them.
+        targets: True class ids, multi-hot rows or numbers, as `Split.targets`.
         labels: Class names.
-        seed: For the bootstrap.
+        seed: Random seed of the bootstrap.
     """
     predictions = decide(problem_type, outputs)
     rng = np.random.default_rng(seed)
-    if problem_type == "regression":
-        return Evaluation(problem_type, len(targets), _numbers(predictions, targets, rng))
-    if problem_type == "multi_label_classification":
-        return _several(predictions, targets.astype(np.int64), labels, rng)
+    if problem_type == _REGRESSION:
+        return Evaluation(problem_type, len(targets), _regression_scores(predictions, targets, rng))
+    if problem_type == _LABELS:
+        return _evaluate_multi_label(predictions, targets.astype(np.int64), labels, rng)
     size = len(labels)
-    confusion = _confusion(predictions, targets, size)
-    samples = rng.multinomial(len(targets), confusion.ravel() / len(targets), SAMPLES).reshape(-1, size, size)
-    values, spread = _from_confusion(confusion[None]), _from_confusion(samples)
-    scores = {name: _interval(values[name][0], spread[name]) for name in METRICS[problem_type]}
-    hits = np.diag(confusion)
-    return Evaluation(
-        problem_type,
-        len(targets),
-        scores,
-        _class_rows(labels, hits, confusion.sum(0), confusion.sum(1)),
-        confusion.tolist(),
-    )
+    confusion = _confusion_matrix(predictions, targets, size)
+    samples = rng.multinomial(len(targets), confusion.ravel() / len(targets), BOOTSTRAP_SAMPLES)
+    values = _metrics_of_confusion(confusion[None])
+    sampled = _metrics_of_confusion(samples.reshape(-1, size, size))
+    scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
+    return Evaluation(problem_type, len(targets), scores, class_scores(confusion, labels), confusion.tolist())
 
 
-def _confusion(predictions: np.ndarray, targets: np.ndarray, size: int) -> np.ndarray:
+def class_scores(confusion: np.ndarray | Sequence[Sequence[int]], labels: Sequence[str]) -> list[ClassScores]:
+    """Return precision, recall and F1 of each class.
+
+    Args:
+        confusion: Counts (true class, predicted class).
+        labels: Class names.
+    """
+    matrix = np.asarray(confusion)
+    return _class_scores(labels, np.diag(matrix), matrix.sum(0), matrix.sum(1))
+
+
+def _confusion_matrix(predictions: np.ndarray, targets: np.ndarray, size: int) -> np.ndarray:
+    # A comparison counts this per bootstrap sample: bincount takes a hundredth of the time of sklearn.metrics.
     return np.bincount(targets * size + predictions, minlength=size * size).reshape(size, size)
 
 
-def _from_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics of many confusion matrices (samples, true, predicted) at once."""
+def _metrics_of_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
+    """Return metrics (samples,) of many confusion matrices (samples, true, predicted) at once."""
     confusion = confusion.astype(np.float64)
     total = confusion.sum((1, 2))
     hits = np.einsum("sii->si", confusion)
     true, predicted = confusion.sum(2), confusion.sum(1)
     f1 = _ratio(2 * hits, true + predicted)
-    present = (true + predicted) > 0  # a class that is neither there nor predicted has no F1
+    present = (true + predicted) > 0  # a class that is neither true nor predicted has no F1
     correct = hits.sum(1)
-    together = (true * predicted).sum(1)
-    spread = np.sqrt((total**2 - (predicted**2).sum(1)) * (total**2 - (true**2).sum(1)))
+    expected = (true * predicted).sum(1)
+    deviation = np.sqrt((total**2 - (predicted**2).sum(1)) * (total**2 - (true**2).sum(1)))
     return {
         "accuracy": correct / total,
         "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
         "weighted_f1": _ratio((f1 * true).sum(1), total),
-        "mcc": _ratio(correct * total - together, spread),
+        "mcc": _ratio(correct * total - expected, deviation),
     }
 
 
-def _of_several(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+def _multi_label_metrics(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Return a function from weights of rows (samples, rows) to metrics (samples,)."""
     exact = (predictions == targets).all(1).astype(np.float64)
-    hits, made, true = predictions * targets, predictions, targets
+    both = predictions * targets
 
     def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
-        """From how often each row is drawn (samples, rows)."""
-        right, said, there = weights @ hits, weights @ made, weights @ true
-        f1 = _ratio(2 * right, said + there)
-        present = (said + there) > 0
+        hits, predicted, true = weights @ both, weights @ predictions, weights @ targets
+        f1 = _ratio(2 * hits, predicted + true)
+        present = (predicted + true) > 0
         return {
             "accuracy": weights @ exact / weights.sum(1),
             "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
-            "weighted_f1": _ratio((f1 * there).sum(1), there.sum(1)),
-            "micro_f1": _ratio(2 * right.sum(1), (said + there).sum(1)),
+            "weighted_f1": _ratio((f1 * true).sum(1), true.sum(1)),
+            "micro_f1": _ratio(2 * hits.sum(1), (predicted + true).sum(1)),
         }
 
     return metrics
 
 
-def _several(
+def _evaluate_multi_label(
     predictions: np.ndarray, targets: np.ndarray, labels: Sequence[str], rng: np.random.Generator
 ) -> Evaluation:
-    metrics = _of_several(predictions, targets)
-    rows = len(targets)
+    metrics = _multi_label_metrics(predictions, targets)
+    rows, batch = len(targets), 50  # weights of all samples at once would fill the memory
     values = metrics(np.ones((1, rows)))
     draws = [
-        metrics(rng.multinomial(rows, np.full(rows, 1 / rows), 50).astype(np.float64)) for _ in range(SAMPLES // 50)
+        metrics(rng.multinomial(rows, np.full(rows, 1 / rows), batch).astype(np.float64))
+        for _ in range(BOOTSTRAP_SAMPLES // batch)
     ]
-    spread = {name: np.concatenate([draw[name] for draw in draws]) for name in values}
-    scores = {name: _interval(values[name][0], spread[name]) for name in METRICS["multi_label_classification"]}
-    right = (predictions * targets).sum(0)
-    return Evaluation(
-        "multi_label_classification", rows, scores, _class_rows(labels, right, predictions.sum(0), targets.sum(0))
-    )
+    scores = {name: _score(values[name][0], _concatenate(draws, name)) for name in metric_names(_LABELS)}
+    hits = (predictions * targets).sum(0)
+    return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
 
 
-def _of_numbers(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """From rows drawn (samples, rows)."""
+def _regression_metrics(predictions: np.ndarray, targets: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return metrics (samples,) of samples of row numbers (samples, rows)."""
     from scipy.stats import rankdata
 
     def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
         return _ratio((x * y).sum(-1), np.sqrt((x**2).sum(-1) * (y**2).sum(-1)))
 
-    a, b = x[rows], y[rows]
-    ranks = correlation(rankdata(a, axis=-1), rankdata(b, axis=-1))
-    return {"mse": ((a - b) ** 2).mean(-1), "pearson": correlation(a, b), "spearman": ranks}
+    x, y = predictions[rows], targets[rows]
+    rank_correlation = correlation(rankdata(x, axis=-1), rankdata(y, axis=-1))
+    return {"mse": ((x - y) ** 2).mean(-1), "pearson": correlation(x, y), "spearman": rank_correlation}
 
 
-def _numbers(predictions: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Score]:
+def _regression_scores(predictions: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Score]:
     x, y = predictions.astype(np.float64), targets.astype(np.float64)
-    values = _of_numbers(x, y, np.arange(len(y))[None])
-    draws = [_of_numbers(x, y, rng.integers(0, len(y), (10, len(y)))) for _ in range(SAMPLES // 10)]
-    return {
-        name: _interval(values[name][0], np.concatenate([draw[name] for draw in draws]))
-        for name in METRICS["regression"]
-    }
+    rows, batch = len(y), 10
+    values = _regression_metrics(x, y, np.arange(rows)[None])
+    draws = [_regression_metrics(x, y, rng.integers(0, rows, (batch, rows))) for _ in range(BOOTSTRAP_SAMPLES // batch)]
+    return {name: _score(values[name][0], _concatenate(draws, name)) for name in metric_names(_REGRESSION)}
 
 
-def _interval(value: float, spread: np.ndarray) -> Score:
-    low, high = np.quantile(spread, [0.025, 0.975])
+def _concatenate(draws: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
+    return np.concatenate([draw[name] for draw in draws])
+
+
+def _score(value: float, sampled: np.ndarray) -> Score:
+    low, high = np.quantile(sampled, [0.025, 0.975])
     return Score(float(value), float(low), float(high))
 
 
-def _class_rows(labels: Sequence[str], hits: np.ndarray, made: np.ndarray, true: np.ndarray) -> list[ClassRow]:
-    precision, recall, f1 = _ratio(hits, made), _ratio(hits, true), _ratio(2 * hits, made + true)
+def _class_scores(
+    labels: Sequence[str], hits: np.ndarray, predicted: np.ndarray, true: np.ndarray
+) -> list[ClassScores]:
+    precision, recall, f1 = _ratio(hits, predicted), _ratio(hits, true), _ratio(2 * hits, predicted + true)
     return [
-        ClassRow(label, int(true[i]), float(precision[i]), float(recall[i]), float(f1[i]))
+        ClassScores(label, int(true[i]), float(precision[i]), float(recall[i]), float(f1[i]))
         for i, label in enumerate(labels)
     ]
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """`above / below`, zero where there is nothing below."""
-    below = np.asarray(below, np.float64)
-    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Return `numerator / denominator`, with 0 where the denominator is 0."""
+    denominator = np.asarray(denominator, np.float64)
+    return np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)

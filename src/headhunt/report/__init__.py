@@ -1,6 +1,6 @@
-"""The report of a search: one page that opens from disk, and the same facts as JSON."""
+"""Reports of a search: an HTML page, the same facts as JSON, summaries in a notebook, and the model card."""
 
-from headhunt.report.figures import facts
+from headhunt.report.facts import collect_facts
 from headhunt.report.page import write
 
-__all__ = ["facts", "write"]
+__all__ = ["collect_facts", "write"]

@@ -1,239 +1,277 @@
-"""What a notebook shows: a search, a model, and how a search goes, each as one card.
+"""Summaries in a notebook: of a search, of a model, and of a search or training run in progress.
 
-Hides HTML and the kernel. A card needs no script and nothing from the network, escapes every word that comes from data,
-and follows the notebook's theme. One that follows a search is one output that changes, not many.
+A summary is HTML without scripts that loads nothing from the network, escapes every text that originates in data, and
+follows the notebook's theme. A search in progress is one output that changes, not many outputs.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headhunt.report import charts, facts
-from headhunt.report import terminal as progress
-from headhunt.report.charts import number
-from headhunt.report.figures import progress as progress_of
-from headhunt.report.terminal import clock_words
-from headhunt.spec import describe, stages
+from headhunt.evaluation import METRICS
+from headhunt.report import charts, terminal
+from headhunt.report.facts import collect_facts
+from headhunt.report.figures import progress_figure
+from headhunt.report.markup import statement
+from headhunt.report.svg import compact, number, read_asset
+from headhunt.report.terminal import format_duration
+from headhunt.spec import Spec, describe, stages
 
 if TYPE_CHECKING:
-    from headhunt.engine.driver import View
-    from headhunt.engine.search import Search
-    from headhunt.predictor import Predictor
     from headhunt.run.state import State
     from headhunt.training.loop import Report
 
-BEST = 5  # candidates that a card lists
-LABELS = 12  # labels that a card names
-WIDTH, HEIGHT = 392, 190  # of a drawing, two of which stand side by side
-PAUSE = 1.0  # seconds between two pictures of a search
+MAX_TRIALS = 5  # candidates in the leaderboard of a search
+MAX_LABELS = 12  # labels that are named
+WIDTH, HEIGHT = 392, 190  # of a chart, two of which stand side by side
+FULL_WIDTH = 808
+INTERVAL = 1.0  # seconds between two drawings of a search
 
 
-def search_card(search: Search) -> str:
-    """A search, under way or over: the verdict, winner against plain head, how it went, the best, and the model."""
-    found = facts(search.run_dir, ("run", "headline", "scores", "winner", "progress", "trials", "load"))
+class Model(Protocol):
+    """The attributes of a model that its summary shows."""
+
+    @property
+    def model(self) -> Any:
+        """The torch module."""
+
+    @property
+    def device(self) -> Any:
+        """The torch device."""
+
+    @property
+    def problem_type(self) -> str:
+        """The problem type."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The label names; empty for a regression."""
+
+    @property
+    def pair(self) -> bool:
+        """True if each row has two texts."""
+
+    @property
+    def spec(self) -> Spec | None:
+        """The spec, if it is known."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The contents of headhunt.json."""
+
+
+def search_summary(folder: str | Path) -> str:
+    """Return the summary of a running or finished search.
+
+    Args:
+        folder: The run directory.
+    """
+    found = collect_facts(folder, ("run", "headline", "scores", "winner", "progress", "trials", "load"))
     run = found["run"]
-    told = f"{run['trials']} candidates in {clock_words(run['seconds'])}"
-    state = "" if run["over"] else " · not over yet"
-    parts = [
-        _top(run["name"], f"{told}{state}"),
-        f'<p class="said">{escape(found["headline"]).replace(" %", "&nbsp;%")}</p>',
-    ]
-    drawn = []
+    status = f"{run['trials']} candidates in {format_duration(run['seconds'])}"
+    status += "" if run["finished"] else " · not finished"
+    parts = [_top(run["name"], status), f'<p class="statement">{statement(found["headline"])}</p>']
+    figures = []
     if "scores" in found:
         scores = found["scores"]
         main = next(iter(scores["metrics"]))
         rows = f"{scores['rows']:,} {scores['on']}" if scores["rows"] else scores["on"]
-        both = [row for row in scores["metrics"][main] if row["who"] in ("model", "plain")]
-        chart = charts.whiskers(both, main, WIDTH)
-        drawn.append(_figure(f"on {rows}, with 95 % intervals", chart))
+        both = [row for row in scores["metrics"][main] if row["role"] in ("winner", "plain")]
+        figures.append(_figure(f"on {rows}, with 95 % intervals", charts.whiskers(both, main, WIDTH)))
     if "progress" in found:
-        chart = charts.progress(_upper(found["progress"]), WIDTH, HEIGHT)
-        drawn.append(_figure(f"best {run['metric']} so far, on held-out rows", chart))
-    if drawn:
-        parts.append(f'<div class="pair">{"".join(drawn)}</div>')
+        chart = charts.progress(_upper_half(found["progress"]), WIDTH, HEIGHT)
+        figures.append(_figure(f"best {run['metric']} so far, on validation rows", chart))
+    if figures:
+        parts.append(f'<div class="pair">{"".join(figures)}</div>')
     scored = [trial for trial in found.get("trials", []) if trial["score"] is not None]
-    parts.append(_leaderboard(scored[:BEST], run["metric"], found.get("winner", {}).get("trial")))
+    parts.append(_leaderboard(scored[:MAX_TRIALS], run["metric"], found.get("winner", {}).get("trial")))
+    if run["test_evaluations"] > 1:
+        parts.append(f'<p class="quiet">{terminal.repeated_test_use(run["test_evaluations"])}</p>')
     if "load" in found:
         parts.append(_code(found["load"]["lines"][1:]))
-    return _card(parts)
+    return _summary(parts)
 
 
-def predictor_card(predictor: Predictor) -> str:
-    """A model: what it answers, how large it is, how it is built, how to ask it."""
-    sizes = [(p.numel(), p.numel() * p.element_size()) for p in predictor.model.parameters()]
+def model_summary(model: Model) -> str:
+    """Return the summary of a model: its inputs and outputs, size, architecture and use."""
+    sizes = [(weights.numel(), weights.numel() * weights.element_size()) for weights in model.model.parameters()]
     parameters, size = (sum(column) for column in zip(*sizes, strict=True))
-    takes = "two texts" if predictor.pair else "one text"
-    count = len(predictor.labels)
-    gives = {
+    count = len(model.labels)
+    output = {
         "single_label_classification": f"one of {count} classes",
         "multi_label_classification": f"any of {count} labels",
-    }.get(predictor.problem_type, "a number")
-    layers = getattr(predictor.model.config, "num_hidden_layers", None)
-    weights = f"{charts.compact(parameters)} parameters · {charts.compact(size / 1e6)} MB · {predictor.device}"
-    parts = [_top("model", weights), f'<p class="said">{takes.capitalize()} in, {gives} out.</p>']
-    if predictor.spec is not None:
-        drawn = stages(predictor.spec, layers, predictor.pair, predictor.problem_type, count)
-        if predictor.spec.head.layers == 1:  # the last layer goes without saying
-            drawn = [stage for stage in drawn if stage["stage"] != "layers"]
-        parts.append(f'<div class="line">{"".join(map(_stage, drawn))}</div>')
-    if predictor.labels:
-        rest = f' <span class="quiet">and {count - LABELS} more</span>' if count > LABELS else ""
-        named = "".join(f"<i>{escape(label)}</i>" for label in predictor.labels[:LABELS])
-        parts.append(f'<p class="labels">{named}{rest}</p>')
-    scores = (predictor.facts.get("test") or {}).get("scores", {})
+    }.get(model.problem_type, "a number")
+    weights = f"{compact(parameters)} parameters · {compact(size / 1e6)} MB · {model.device}"
+    statement = f"{'Two texts' if model.pair else 'One text'} in, {output} out."
+    parts = [_top("model", weights), f'<p class="statement">{statement}</p>']
+    if model.spec is not None:
+        layers = getattr(model.model.config, "num_hidden_layers", None)
+        parts.append(_architecture(model.spec, layers, model.pair, model.problem_type, count))
+    if model.labels:
+        rest = f' <span class="quiet">and {count - MAX_LABELS} more</span>' if count > MAX_LABELS else ""
+        names = "".join(f"<i>{escape(label)}</i>" for label in model.labels[:MAX_LABELS])
+        parts.append(f'<p class="labels">{names}{rest}</p>')
+    scores = (model.facts.get("test") or {}).get("scores", {})
     if scores:
-        known = [f"{escape(name.replace('_', ' '))} {number(one['value'])}" for name, one in scores.items()]
-        parts.append(f'<p class="labels quiet">on test rows: {" · ".join(known[:3])}</p>')
-    asked = '"one text", "another"' if predictor.pair else '"a text"'
-    answer = {
+        known = [f"{METRICS[name].title} {number(score['value'])}" for name, score in scores.items() if name in METRICS]
+        parts.append(f'<p class="labels quiet">on test rows: {escape(" · ".join(known[:3]))}</p>')
+    arguments = '"one text", "another"' if model.pair else '"a text"'
+    fields = {
         "single_label_classification": "label, .probability",
         "multi_label_classification": "label, .probabilities",
-    }.get(predictor.problem_type, "label")
-    parts.append(_code([f"model.predict({asked})[0]  # .{answer}", 'model.save("folder")']))
-    return _card(parts)
+    }.get(model.problem_type, "label")
+    parts.append(_code([f"model.predict({arguments})[0]  # .{fields}", 'model.save("folder")']))
+    return _summary(parts)
 
 
-def _upper(data: dict[str, Any]) -> dict[str, Any]:
-    """The same without the lower half of the results: in a small drawing they would leave no room for the curve."""
-    middle = median(point["score"] for point in data["results"])
-    return {**data, "results": [point for point in data["results"] if point["score"] >= middle]}
-
-
-class LiveCard:
-    """A search as it goes: one output of the cell, drawn anew at most once a second.
+class LiveView:
+    """A search in progress: one output of the cell, drawn again at most once a second.
 
     Args:
-        metric: What scores are.
+        metric: Name of the metric.
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = metric
-        self._shown = 0.0
+        self.metric = METRICS[metric].score_name
+        self._drawn_at = 0.0
         self._stage = ""
 
     def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
-        """Shows the card."""
+        """Show the output."""
         from IPython.display import HTML, display
 
         self._folder, self._name, self._state, self._deadline = folder, name, state, deadline
-        self._began = time.time()
+        self._started = time.time()
         self._handle = display(HTML(self._draw("starting")), display_id=True)
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
-        """Draws it anew, where something is new and it is time."""
+        """Draw the output again if the stage changed or the last drawing is a second old."""
         self._state, self._deadline = state, deadline
-        if stage != self._stage or time.time() - self._shown >= PAUSE:
-            self._stage, self._shown = stage, time.time()
-            self._put(self._draw(stage))
+        if stage != self._stage or time.time() - self._drawn_at >= INTERVAL:
+            self._stage, self._drawn_at = stage, time.time()
+            self._replace(self._draw(stage))
 
     def end(self) -> None:
-        """Leaves one line; the search itself shows the rest."""
-        told = f"{len(self._state.trials)} candidates in {clock_words(time.time() - self._began)}"
-        self._put(_card([_top(self._name, f"{told}, kept in {self._folder}")], "slim"))
+        """Reduce the output to one line; the search itself shows the rest."""
+        status = f"{len(self._state.trials)} candidates in {format_duration(time.time() - self._started)}"
+        self._replace(_summary([_top(self._name, f"{status}, saved in {terminal.short_path(self._folder)}")], "slim"))
 
-    def _put(self, html: str) -> None:
+    def _replace(self, html: str) -> None:
         from IPython.display import HTML
 
         self._handle.update(HTML(html))
 
     def _draw(self, stage: str) -> str:
-        state, spent = self._state, time.time() - self._began
+        state, elapsed = self._state, time.time() - self._started
         left = None if self._deadline is None else max(0.0, self._deadline - time.time())
-        clock = clock_words(spent) + ("" if left is None else f", {clock_words(left)} left")
+        clock = format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left")
         parts = [_top(self._name, f"{stage} · {clock}")]
         if left is not None:
-            parts.append(_track(spent / max(1e-9, spent + left)))
-        data = progress_of(state, self.metric)
+            parts.append(_track(elapsed / max(1e-9, elapsed + left)))
+        data = progress_figure(state, self.metric)
         if data is not None:
-            parts.append(
-                _figure(f"best {self.metric} so far, on held-out rows", charts.progress(_upper(data), 808, HEIGHT))
-            )
+            chart = charts.progress(_upper_half(data), FULL_WIDTH, HEIGHT)
+            parts.append(_figure(f"best {self.metric} so far, on validation rows", chart))
         board = [
-            {"trial": one.number, "score": one.best[1], "words": describe(one.spec)}
-            for one in state.leaderboard()[:3]
-            if one.best
+            {"trial": trial.number, "score": trial.best[1], "description": describe(trial.spec)}
+            for trial in state.leaderboard()[:3]
+            if trial.best
         ]
         parts.append(_leaderboard(board, self.metric, None))
-        told = f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running"
-        parts.append(f'<p class="quiet" style="margin:0">{told}. Interrupt the kernel to end with what was found.</p>')
-        return _card(parts)
+        counts = f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running"
+        hint = "Interrupt the kernel to stop and keep the best model."
+        parts.append(f'<p class="quiet" style="margin:0">{counts}. {hint}</p>')
+        return _summary(parts)
 
 
-def live_card(metric: str) -> View | None:
-    """A card that follows a search, in a notebook; elsewhere None."""
-    return LiveCard(metric) if in_notebook() else None
+def live_view(metric: str) -> LiveView | None:
+    """Return a view that follows a search in a notebook; None outside a notebook."""
+    return LiveView(metric) if in_notebook() else None
 
 
 @contextmanager
 def training_bar(name: str) -> Iterator[Callable[[Report], None]]:
-    """A bar that follows one training: on a terminal, or as one changing output of a notebook's cell."""
+    """Show a bar that follows one training run: on a terminal, or as one changing output of a notebook's cell."""
     if not in_notebook():
-        with progress.training_bar(name) as show:
-            yield show
+        with terminal.training_bar(name) as update:
+            yield update
         return
     from IPython.display import HTML, display
 
-    handle = display(HTML(_card([_top(name, "starting")], "slim")), display_id=True)
-    began = shown = time.time()
+    handle = display(HTML(_summary([_top(name, "starting")], "slim")), display_id=True)
+    started = drawn_at = time.time()
 
     def follow(report: Report) -> None:
-        nonlocal shown
-        over = report.examples >= report.total
-        if over or time.time() - shown >= PAUSE:
-            shown = time.time()
-            told = f"{report.examples:,} of {report.total:,} examples · loss {number(report.loss, 3)}"
-            told += f" · {clock_words(shown - began)}"
-            parts = [_top(name, told)] + ([] if over else [_track(report.examples / report.total)])
-            handle.update(HTML(_card(parts, "slim")))
+        nonlocal drawn_at
+        finished = report.examples >= report.total
+        if finished or time.time() - drawn_at >= INTERVAL:
+            drawn_at = time.time()
+            status = f"{report.examples:,} of {report.total:,} examples · loss {number(report.loss, 3)}"
+            status += f" · {format_duration(drawn_at - started)}"
+            parts = [_top(name, status)] + ([] if finished else [_track(report.examples / report.total)])
+            handle.update(HTML(_summary(parts, "slim")))
 
     yield follow
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this, and shows what is displayed."""
+    """Return True in the kernel of a notebook, which shows displayed objects."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
-def _card(parts: Sequence[str], problem_type: str = "") -> str:
-    palette, drawings, own = map(charts.read_beside, ("palette.css", "charts.css", "card.css"))
-    style = f".headhunt-card {{ {palette}\n{drawings} }}\n{own}"
-    return f'<style>{style}</style><div class="headhunt-card {problem_type}">{"".join(parts)}</div>'
+def _upper_half(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return progress without the results below the median: in a small chart they would flatten the curve."""
+    middle = median(point["score"] for point in data["results"])
+    return {**data, "results": [point for point in data["results"] if point["score"] >= middle]}
 
 
-def _top(name: str, told: str) -> str:
-    return f'<div class="top"><span><b>headhunt</b> · {escape(name)}</span><span>{escape(told)}</span></div>'
+def _summary(parts: Iterable[str], kind: str = "") -> str:
+    palette, chart_style, summary_style = map(read_asset, ("palette.css", "charts.css", "summary.css"))
+    style = f".headhunt-summary {{ {palette}\n{chart_style} }}\n{summary_style}"
+    return f'<style>{style}</style><div class="headhunt-summary {kind}">{"".join(parts)}</div>'
 
 
-def _figure(caption: str, drawing: str) -> str:
-    return f'<div><p class="caption">{escape(caption)}</p>{drawing}</div>'
+def _top(name: str, status: str) -> str:
+    return f'<div class="top"><span><b>headhunt</b> · {escape(name)}</span><span>{escape(status)}</span></div>'
+
+
+def _figure(caption: str, chart: str) -> str:
+    return f'<div><p class="caption">{escape(caption)}</p>{chart}</div>'
 
 
 def _track(share: float) -> str:
     return f'<div class="track"><div style="width:{100 * min(1.0, share):.1f}%"></div></div>'
 
 
-def _stage(stage: dict[str, Any]) -> str:
-    """One stage of the line from tokens to answer, with its detail where that says more than the title."""
+def _architecture(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> str:
+    """Return the stages from tokens to output in a line."""
+    described = stages(spec, layers, pair, problem_type, labels)
+    if spec.head.layers == 1:  # reading the last layer is the norm
+        described = [stage for stage in described if stage["stage"] != "layers"]
+    return f'<div class="line">{"".join(map(_stage, described))}</div>'
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
     title = " and ".join(stage.get("titles") or [stage["title"]])
-    problem_type = " output" if stage["stage"] == "output" else ""
-    words = f"{escape(title)}<small>{escape(str(stage['detail']))}</small>"
-    return f'<span><span class="stage{problem_type}">{words}</span></span>'
+    kind = " output" if stage["stage"] == "output" else ""
+    text = f"{escape(title)}<small>{escape(str(stage['detail']))}</small>"
+    return f'<span><span class="stage{kind}">{text}</span></span>'
 
 
-def _leaderboard(trials: Sequence[dict[str, Any]], metric: str, winner: int | None) -> str:
+def _leaderboard(trials: Sequence[Mapping[str, Any]], metric: str, winner: int | None) -> str:
     if not trials:
         return ""
     rows = [
         f"<tr{' class=winner' if trial['trial'] == winner else ''}><td class=num>#{trial['trial']}</td>"
-        f"<td class=num>{number(trial['score'])}</td><td>{escape(trial['words'])}</td></tr>"
+        f"<td class=num>{number(trial['score'])}</td><td>{escape(trial['description'])}</td></tr>"
         for trial in trials
     ]
     heads = f"<th class=num></th><th class=num>{escape(metric)}</th><th>candidate</th>"

@@ -1,4 +1,4 @@
-"""What the user sees while waiting: bars and a panel on a terminal; in a log, lines for what is worth knowing."""
+"""Progress on a terminal: bars and a panel; in a log, one line per event."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -17,13 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from headhunt.evaluation import METRICS
 from headhunt.spec import describe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headhunt.run.state import State, Trial
     from headhunt.training.loop import Report
+
+LOG_INTERVAL = 30.0  # seconds between lines of a log that report only progress
 
 
 def _bar(*columns: TextColumn) -> Progress:
@@ -44,190 +46,204 @@ def _bar(*columns: TextColumn) -> Progress:
 
 @contextmanager
 def training_bar(name: str) -> Iterator[Callable[[Report], None]]:
-    """A bar that follows the reports of one training."""
+    """Show a bar that follows the reports of one training run."""
     with _bar(TextColumn("loss {task.fields[loss]}")) as progress:
         bar = progress.add_task(name, total=None, loss="–")
 
-        def show(report: Report) -> None:
+        def update(report: Report) -> None:
             progress.update(bar, completed=report.examples, total=report.total, loss=f"{report.loss:.3f}")
 
-        yield show
+        yield update
 
 
 @contextmanager
 def counting_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar that counts rows."""
+    """Show a bar that counts rows."""
     with _bar() as progress:
         bar = progress.add_task(name, total=total)
         yield lambda count: progress.update(bar, advance=count)
 
 
 class RowsView:
-    """How far a corpus is: a bar on a terminal, a line now and then in a log."""
-
-    EVERY = 30.0  # seconds between lines
+    """Progress of labelling a corpus: a bar on a terminal, a line every half minute in a log."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
 
     def begin(self, total: int, done: int) -> None:
-        """Opens the bar: so many rows in all, and so many done earlier."""
+        """Open the bar.
+
+        Args:
+            total: Number of rows.
+            done: Number of rows that were labelled earlier.
+        """
         self._total, self._done = total, done
-        self._seen: deque[tuple[float, int]] = deque(maxlen=32)
-        self._told = time.monotonic()
+        self._history: deque[tuple[float, int]] = deque(maxlen=32)
+        self._logged_at = time.monotonic()
         if done:
-            self._say(f"{done:,} of {total:,} rows were labelled before; going on")
+            self._log(f"{done:,} of {total:,} rows are labelled already; continuing")
         if sys.stderr.isatty():
             self._bar = _bar(TextColumn("{task.fields[rate]}"))
             self._task = self._bar.add_task("labelling", total=total, completed=done, rate="")
             self._bar.start()
 
     def advance(self, rows: int) -> None:
-        """Counts rows."""
+        """Count rows."""
         now = time.monotonic()
         self._done += rows
-        self._seen.append((now, self._done))
-        (before, count), left = self._seen[0], self._total - self._done
-        # Counted from the first report: how long that took says more of starting than of labelling.
+        self._history.append((now, self._done))
+        (before, count), left = self._history[0], self._total - self._done
+        # Counted from the first report, because the time before it was mostly spent on starting.
         rate = (self._done - count) / (now - before) if now > before else 0.0
-        pace = f"{rate:,.0f} rows/s" if rate else ""
+        rate_text = f"{rate:,.0f} rows/s" if rate else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, rate=pace)
-        elif rate and now - self._told > self.EVERY:
-            self._told = now
-            self._say(f"{self._done:,} of {self._total:,} rows, {pace}, {clock_words(left / rate)} left")
+            self._bar.update(self._task, completed=self._done, rate=rate_text)
+        elif rate and now - self._logged_at > LOG_INTERVAL:
+            self._logged_at = now
+            self._log(f"{self._done:,} of {self._total:,} rows, {rate_text}, {format_duration(left / rate)} left")
 
     def end(self) -> None:
-        """Closes the bar."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
 class SearchView:
-    """How a search goes: a panel on a terminal, a line for each thing worth knowing in a log.
+    """Progress of a search: a panel on a terminal, a line per event in a log.
 
     Args:
-        metric: What scores are.
+        metric: Name of the metric.
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = metric
+        self.metric = METRICS[metric].score_name
         self._console = Console(stderr=True)
         self._live: Live | None = None
-        self._shown: tuple[State, float | None, str] | None = None
-        self._told = (0, "", 0.0, "")
-        self._began = time.time()
+        self._current: tuple[State, float | None, str] | None = None
+        self._stage = ""
+        self._logged_best: tuple[int, tuple[int, float] | None] | None = None
+        self._logged_model = False
+        self._logged_results = 0
+        self._logged_at = 0.0
+        self._started = time.time()
 
     def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
-        """Opens the panel."""
-        self._began = time.time()
+        """Open the panel."""
+        self._started = time.time()
         self._name = name
-        self._shown = (state, deadline, "starting")
+        self._current = (state, deadline, "starting")
         if self._console.is_terminal:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
         else:
-            self._say(f"working in {folder}; headhunt status {folder} tells how it goes")
+            place = short_path(folder)
+            self._print(f"writing to {place}; run `headhunt status {place}` to see the progress")
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
-        """Notes what is known now."""
-        self._shown = (state, deadline, stage)
+        """Show the current state."""
+        self._current = (state, deadline, stage)
         if self._live is None:
-            self._log(state, deadline, stage)
+            self._log(state, stage)
 
     def end(self) -> None:
-        """Closes the panel."""
+        """Close the panel."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _say(self, line: str) -> None:
-        print(f"[{clock_words(time.time() - self._began):>6}] {line}", file=sys.stderr, flush=True)
+    def _print(self, line: str) -> None:
+        print(f"[{format_duration(time.time() - self._started):>6}] {line}", file=sys.stderr, flush=True)
 
-    def _log(self, state: State, deadline: float | None, stage: str) -> None:
-        """In a log: each new best, each new stage, and a sign of life every half a minute."""
-        results, said, at, model = self._told
-        best = state.best
-        headline = f"{best.number}/{best.best}" if best else ""
-        folder = state.model.folder if state.model else ""
-        if folder and not model:
-            self._say("a first model is on disk")
-        if stage != getattr(self, "_stage", None):
+    def _log(self, state: State, stage: str) -> None:
+        """Log each new stage, each new best score, and otherwise the progress every half minute."""
+        if state.model is not None and not self._logged_model:
+            self._logged_model = True
+            self._print("the first model is on disk")
+        if stage != self._stage:
             self._stage = stage
-            self._say(stage)
-        elif headline and headline != said and best is not None:
-            self._say(f"best so far {score_words(best)}: {describe(best.spec)}{against_plain(state)}")
-        elif time.time() - at > 30 and len(state.settled) > results:
-            self._say(f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running")
+            self._print(stage)
+        best = state.best
+        headline = (best.number, best.best) if best is not None else None
+        if best is not None and headline != self._logged_best:
+            self._print(f"best so far {format_best(best)}: {describe(best.spec)}{plain_head_note(state)}")
+        elif time.time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
+            self._print(f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running")
         else:
-            self._told = (results, said, at, folder)
             return
-        self._told = (len(state.settled), headline, time.time(), folder)
+        self._logged_results, self._logged_best, self._logged_at = len(state.settled), headline, time.time()
 
     def _draw(self) -> RenderableType:
-        assert self._shown is not None
-        state, deadline, stage = self._shown
+        assert self._current is not None
+        state, deadline, stage = self._current
         try:
-            return panel(state, deadline, stage, self.metric, self._name, time.time() - self._began)
-        except RuntimeError:  # the ledger grew while it was read; the next picture is half a second away
+            return panel(state, deadline, stage, self.metric, self._name, time.time() - self._started)
+        except RuntimeError:  # the state changed while it was drawn; the next drawing follows in half a second
             return Text("…")
 
 
 def panel(
-    state: State, deadline: float | None, stage: str, metric: str, name: str, spent: float, width: int = 60
+    state: State, deadline: float | None, stage: str, metric: str, name: str, elapsed: float, width: int = 60
 ) -> RenderableType:
-    """A picture of a search as it stands."""
+    """Return a panel with the current state of a search."""
     head = Text.assemble((f"{name}  ", "bold"), stage)
-    left = "" if deadline is None else f", {clock_words(max(0.0, deadline - time.time()))} left"
-    head.append(f"   {clock_words(spent)}{left}", "dim")
-    lines: list[RenderableType] = [head]
-    best = state.best
-    plain = state.trials[0] if state.trials else None
-    table = Table.grid(padding=(0, 2))
-    if best is not None:
-        spec = best.spec
-        table.add_row(Text("best so far", "bold"), Text(score_words(best), "bold green"), describe(spec))
-    if plain is not None:
-        words = score_words(plain) if plain.best else "training" if plain.number in state.running else "–"
-        table.add_row("plain head", words, "the encoder's own, what everyone uses")
-    lines.append(table)
+    left = "" if deadline is None else f", {format_duration(max(0.0, deadline - time.time()))} left"
+    head.append(f"   {format_duration(elapsed)}{left}", "dim")
+    lines: list[RenderableType] = [head, _best_table(state)]
     curve = best_so_far(state)
     if len(curve) > 1:
         lines.append(Text.assemble((sparkline([score for _, score in curve], width), "green"), f"  {metric}"))
-    rungs = Table.grid(padding=(0, 2))
-    top = max((rung for trial in state.trials for rung in trial.results), default=-1)
-    for rung in range(top + 1):
-        count = sum(rung in trial.results for trial in state.trials)
-        running = sum(at == rung for at in state.running.values())
-        rungs.add_row(f"rung {rung}", "█" * min(count, width) + "░" * running, str(count))
-    lines.append(rungs)
+    lines.append(_rung_table(state, width))
     for number, rung in list(state.running.items())[:8]:
-        spec = state.trials[number].spec
-        lines.append(Text(f"  #{number} at rung {rung}: {describe(spec)}", "dim", no_wrap=True, overflow="ellipsis"))
+        text = f"  #{number} at rung {rung}: {describe(state.trials[number].spec)}"
+        lines.append(Text(text, "dim", no_wrap=True, overflow="ellipsis"))
     failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
     foot = f"{len(state.trials)} candidates, {len(state.settled)} results" + (f", {failed} failed" if failed else "")
-    lines.append(Text(f"{foot}   Ctrl-C: end now with what was found", "dim"))
+    lines.append(Text(f"{foot}   Ctrl-C: stop now and keep the best model", "dim"))
     return Panel(Group(*lines), title="headhunt", title_align="left", border_style="cyan")
 
 
+def _best_table(state: State) -> Table:
+    """Return the best candidate beside the plain head."""
+    table = Table.grid(padding=(0, 2))
+    best = state.best
+    if best is not None:
+        table.add_row(Text("best so far", "bold"), Text(format_best(best), "bold green"), describe(best.spec))
+    plain = state.trials[0] if state.trials else None
+    if plain is not None:
+        score = format_best(plain) if plain.best else "training" if plain.number in state.running else "–"
+        table.add_row("plain head", score, "the encoder's standard classification head")
+    return table
+
+
+def _rung_table(state: State, width: int) -> Table:
+    """Return a bar per rung: finished results, and those that are running."""
+    table = Table.grid(padding=(0, 2))
+    top = max((rung for trial in state.trials for rung in trial.results), default=-1)
+    for rung in range(top + 1):
+        count = sum(rung in trial.results for trial in state.trials)
+        running = sum(running_rung == rung for running_rung in state.running.values())
+        table.add_row(f"rung {rung}", "█" * min(count, width) + "░" * running, str(count))
+    return table
+
+
 def best_so_far(state: State) -> list[tuple[float, float]]:
-    """Seconds and the best score of the highest rung reached by then."""
+    """Return seconds and score of each new best result; a higher rung replaces a lower one."""
     curve: list[tuple[float, float]] = []
     best = (-1, -math.inf)
-    for (number, rung), at in zip(state.settled, state.times, strict=True):
+    for (number, rung), seconds in zip(state.settled, state.times, strict=True):
         score = state.trials[number].results[rung].score
         if score is not None and (rung, score) > best:
             best = (rung, score)
-            curve.append((at, score))
+            curve.append((seconds, score))
     return curve
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Numbers as a row of small bars."""
+    """Return numbers as a row of small bars."""
     if len(values) > width:
         step = len(values) / width
         values = [values[int(i * step)] for i in range(width)]
@@ -236,29 +252,36 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(marks[round((value - low) / (high - low) * 7) if high > low else 3] for value in values)
 
 
-def score_words(trial: Trial) -> str:
-    """A trial's best score and the rung it was reached at."""
+def format_best(trial: Trial) -> str:
+    """Return a trial's best score and its rung."""
     if trial.best is None:
         return "–"
     rung, score = trial.best
     return f"{score:.4f} (rung {rung})"
 
 
-def against_plain(state: State) -> str:
-    """How far the best is from the plain head, where both were judged alike."""
+def plain_head_note(state: State) -> str:
+    """Return the score of the plain head, if it has one at the rung of the best trial."""
     best, plain = state.best, state.trials[0]
     if best is None or best.best is None or plain.best is None or best is plain or best.best[0] != plain.best[0]:
         return ""
     return f" (plain head {plain.best[1]:.4f})"
 
 
-def clock_words(seconds: float) -> str:
-    """Seconds as people say them."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60}:{whole % 60:02d}"
-        if whole < 3600
-        else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    )
+def repeated_test_use(test_evaluations: int) -> str:
+    """Return a note about repeated use of the test rows; empty if they were evaluated at most once."""
+    return f"Test rows evaluated {test_evaluations} times." if test_evaluations > 1 else ""
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to the current directory, if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in text: "42 s", "3:05", "1:02:45"."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes = f"{total // 60 % 60:02d}:{total % 60:02d}"
+    return f"{total // 3600}:{minutes}" if total >= 3600 else minutes.removeprefix("0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headhunt.evaluation import Score
+from headhunt.evaluation import Mistake, ReliabilityBin, Score
 from headhunt.spec import Spec
 
 Delivered = Literal["winner", "plain", "best so far"]
@@ -64,28 +64,6 @@ class RungSummary:
     failed: int
     seconds: float
     best: float | None
-
-
-@dataclass(frozen=True)
-class ReliabilityBin:
-    """Rows predicted with about the same confidence."""
-
-    confidence: float
-    accuracy: float
-    rows: int
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A row that the model gets wrong."""
-
-    text: str
-    label: str
-    prediction: str
-    confidence: float
-    text_b: str | None = None
-    plain_prediction: str | None = None
-    """The prediction of the plain head."""
 
 
 @dataclass(frozen=True)

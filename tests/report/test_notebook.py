@@ -1,4 +1,4 @@
-"""Cards in notebooks: what they say, that they are harmless, and a real kernel that shows them."""
+"""Summaries in notebooks: their contents, that they are harmless, and a real kernel that shows them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
 import pytest
 from conftest import sentences
 from nbclient import NotebookClient
-from test_report import make_run
+from report_runs import keep_events, make_run, rename_task
 
 import headhunt
 from headhunt import Head, Mlp, Recipe, Spec
-from headhunt.report.notebook import LiveCard, in_notebook, live_card
-from headhunt.run.directory import Run
+from headhunt.report import notebook
+from headhunt.report.notebook import LiveView, in_notebook, live_view, search_summary
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
 
-NASTY = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
+HOSTILE = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
 TEXTS, LABELS = sentences(96)
 SEARCH = (
     "search = headhunt.search((TEXTS, LABELS), encoder=ENCODER, workers=0, out='run', time={time}, trials={trials})"
@@ -54,7 +58,7 @@ def run_notebook(cells: list[str], folder: Path, encoder: str, stop_when: str = 
 
 
 class Tags(HTMLParser):
-    """Every tag and attribute of a card."""
+    """Every tag and attribute of a summary."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -82,7 +86,7 @@ def check_harmless(html: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_notebook_shows_a_search_and_a_model(encoders, tmp_path):
+def test_notebook_shows_search_and_model(encoders, tmp_path):
     cells = [
         SEARCH.format(time=None, trials=3),
         "search",
@@ -91,80 +95,90 @@ def test_a_notebook_shows_a_search_and_a_model(encoders, tmp_path):
         "fitted = HeadClassifier(ENCODER, recipe=headhunt.Recipe(epochs=2), verbose=True).fit(TEXTS, LABELS)",
     ]
     client = run_notebook(cells, tmp_path, encoders())
-    _, searching, shown, model, training = (cell["outputs"] for cell in client.nb.cells)
+    _, searching, search, model, training = (cell["outputs"] for cell in client.nb.cells)
     assert [one["output_type"] for one in searching] == ["display_data"], "one output that changes, and nothing else"
-    assert re.search(r"3 candidates in .*, kept in run", searching[0]["data"]["text/html"])
-    (card,) = shown
-    assert card["data"]["text/plain"].startswith("Search('run'")
-    sentence = json.loads((tmp_path / "run/result.json").read_text())["verdict"]["sentence"]
-    assert sentence[:30] in card["data"]["text/html"]
+    assert re.search(r"3 candidates in .*, saved in run", searching[0]["data"]["text/html"])
+    (summary,) = search
+    assert summary["data"]["text/plain"].startswith("Search('run'")
+    sentence = RunDirectory(tmp_path / "run").read_result().verdict.sentence
+    assert sentence[:30] in summary["data"]["text/html"]
     assert "One text in, one of 2 classes out." in model[0]["data"]["text/html"]
     assert [one["output_type"] for one in training] == ["display_data"] and "examples" in str(training)
-    for outputs in (searching, shown, model, training):
+    for outputs in (searching, search, model, training):
         check_harmless(outputs[0]["data"]["text/html"])
     assert len(client.sent) < 120, "a notebook is not flooded"
 
 
 @pytest.mark.slow
-def test_interrupting_the_kernel_ends_a_search_with_what_was_found(encoders, tmp_path):
+def test_search_ends_with_best_model_if_kernel_is_interrupted(encoders, tmp_path):
     began = time.time()
-    cells = [SEARCH.format(time=150, trials=None), "print(search.result['reason'], search.model_dir)"]
+    cells = [SEARCH.format(time=150, trials=None), "print(search.result.reason, search.model_dir)"]
     client = run_notebook(cells, tmp_path, encoders(), stop_when="4 results")
     assert client.stop_when == "" and time.time() - began < 120
     assert client.nb.cells[-1]["outputs"][0]["text"].startswith("interrupted run")
     assert [one["output_type"] for one in client.nb.cells[1]["outputs"]] == ["display_data"], client.nb.cells[1]
 
 
-@pytest.mark.parametrize("how", ["whole", "under way", "just begun"])
-def test_the_card_of_a_search_says_what_is_known(how, tmp_path):
-    folder = make_run(tmp_path / "run", 24, ended=how == "whole")
-    about = folder / "task/task.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"name": NASTY}))
-    if how == "just begun":
-        ledger = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-        (folder / "ledger.jsonl").write_bytes(b"".join(ledger[:2]))
+@pytest.mark.parametrize("status", ["finished", "running", "just started"])
+def test_search_summary_shows_known_facts(status, tmp_path):
+    folder = make_run(tmp_path / "run", 24, ended=status == "finished")
+    rename_task(folder, HOSTILE)
+    if status == "just started":
+        keep_events(folder, 2)
     html = headhunt.Search(folder)._repr_html_()
+    assert html == search_summary(folder)
     check_harmless(html)
     assert "alert(&quot;owned&quot;)" in html
-    assert ("A reliable gain" in html) == ("headhunt.load(" in html) == (how == "whole")
-    assert ("not over yet" in html) == (how != "whole")
-    assert html.count("<svg") == {"whole": 2, "under way": 2, "just begun": 0}[how]
-    assert html.count("<tr") == {"whole": 6, "under way": 6, "just begun": 0}[how]
+    assert ("A reliable gain" in html) == ("headhunt.load(" in html) == (status == "finished")
+    assert ("not finished" in html) == (status != "finished")
+    assert html.count("<svg") == {"finished": 2, "running": 2, "just started": 0}[status]
+    assert html.count("<tr") == {"finished": 6, "running": 6, "just started": 0}[status]
+    assert "Test rows evaluated" not in html
 
 
-def test_a_thousand_updates_are_a_few_pictures(tmp_path):
-    state = Run(make_run(tmp_path / "run", 12, ended=False)).state
-    card, pictures = LiveCard("accuracy"), []
+def test_search_summary_notes_repeated_use_of_test_rows(tmp_path):
+    directory = RunDirectory(make_run(tmp_path / "run", 12))
+    directory.write_result(replace(directory.read_result(), test_evaluations=2))
+    assert "Test rows evaluated 2 times." in search_summary(directory.path)
+
+
+def test_live_view_draws_at_most_once_a_second(tmp_path, monkeypatch):
+    state = read_state(RunDirectory(make_run(tmp_path / "run", 12, ended=False)))
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(notebook, "time", SimpleNamespace(time=lambda: clock.now))
+    view, drawings = LiveView("accuracy"), []
 
     class Handle:
-        def update(self, picture) -> None:
-            pictures.append(picture.data)
+        def update(self, drawing) -> None:
+            drawings.append(drawing.data)
 
-    card.begin(Path("runs/it"), NASTY, state, time.time() + 60)
-    card._handle = Handle()
-    began = time.time()
+    view.begin(Path("runs/it"), HOSTILE, state, clock.now + 60)
+    view._handle = Handle()
     for _ in range(1000):
-        card.update(state, time.time() + 60, "searching")
-    assert len(pictures) <= 2 + time.time() - began
-    assert "searching" in pictures[0] and "Interrupt the kernel" in pictures[0] and "<svg" in pictures[0]
-    card.end()
-    assert "kept in runs/it" in pictures[-1]
-    for picture in pictures:
-        check_harmless(picture)
+        clock.now += 0.005
+        view.update(state, clock.now + 60, "searching")
+    assert len(drawings) == 5
+    assert "searching" in drawings[0] and "Interrupt the kernel" in drawings[0] and "<svg" in drawings[0]
+    view.update(state, clock.now + 60, "testing")
+    assert len(drawings) == 6, "a new stage is shown at once"
+    view.end()
+    assert "saved in runs/it" in drawings[-1]
+    for drawing in drawings:
+        check_harmless(drawing)
 
 
-def test_nothing_is_displayed_outside_a_notebook():
+def test_live_view_is_none_outside_notebook():
     assert not in_notebook()
-    assert live_card("accuracy") is None
+    assert live_view("accuracy") is None
 
 
 @pytest.mark.parametrize(
     "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair"]
 )
-def test_the_card_of_a_model_says_what_it_is(problem_type, encoders):
+def test_model_summary_shows_input_output_and_architecture(problem_type, encoders):
     names = {
         "single_label_classification": LABELS,
-        "multi_label_classification": [[label, NASTY] for label in LABELS],
+        "multi_label_classification": [[label, HOSTILE] for label in LABELS],
         "regression": np.arange(96) / 7.0,
     }
     labels = names.get(problem_type, LABELS)
@@ -175,18 +189,18 @@ def test_the_card_of_a_model_says_what_it_is(problem_type, encoders):
         data, spec=spec, text="text", text_b="text_b" if problem_type == "pair" else None, label="label"
     )._repr_html_()
     check_harmless(html)
-    said = {
+    statements = {
         "single_label_classification": "one of 2 classes",
         "multi_label_classification": "any of 3 labels",
         "regression": "a number",
         "pair": "Two texts in",
     }
-    assert said[problem_type] in html and "mean pooling" in html and "MLP, 1 hidden layer" in html
+    assert statements[problem_type] in html and "mean pooling" in html and "MLP, 1 hidden layer" in html
     assert "on test rows" in html and ("another" in html) == (problem_type == "pair")
 
 
-def test_the_card_of_a_model_that_nothing_is_known_of(encoders, tmp_path):
-    predictor = headhunt.fit((TEXTS, [NASTY if one == "good" else one for one in LABELS]), encoder=encoders())
+def test_model_summary_without_spec_and_facts(encoders, tmp_path):
+    predictor = headhunt.fit((TEXTS, [HOSTILE if label == "good" else label for label in LABELS]), encoder=encoders())
     predictor.spec, predictor.facts = None, {}
     html = predictor._repr_html_()
     check_harmless(html)
@@ -201,12 +215,14 @@ def chromium() -> str:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_card_follows_the_theme_of_the_notebook(theme, encoders, tmp_path):
-    card = headhunt.fit((TEXTS, LABELS), encoder=encoders())._repr_html_()
+def test_summary_follows_theme_of_notebook(theme, encoders, tmp_path):
+    summary = headhunt.fit((TEXTS, LABELS), encoder=encoders())._repr_html_()
     page = tmp_path / "page.html"
     light = str(theme == "light").lower()
-    asked = "document.title = getComputedStyle(document.querySelector('.headhunt-card')).backgroundColor"
-    page.write_text(f'<meta charset=utf-8><body data-jp-theme-light="{light}">{card}<script>{asked}</script></body>')
+    script = "document.title = getComputedStyle(document.querySelector('.headhunt-summary')).backgroundColor"
+    page.write_text(
+        f'<meta charset=utf-8><body data-jp-theme-light="{light}">{summary}<script>{script}</script></body>'
+    )
     command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     (paper,) = re.findall(r"<title>rgb\((\d+), (\d+), (\d+)\)</title>", done.stdout)

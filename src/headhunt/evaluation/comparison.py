@@ -1,0 +1,142 @@
+"""Paired comparison of two models on the same rows, and selection of the models of an ensemble.
+
+All gains are signed so that above 0 is better. For a metric that is an error (mse), a gain of 0.1 means that the error
+is lower by 0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, decide, measure
+
+LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Gain of one model over another on the same rows, with its uncertainty."""
+
+    gain: float
+    """Difference of the metric, signed so that above 0 is better."""
+    low: float
+    """Lower end of the 95 % interval of the gain."""
+    high: float
+    """Upper end of the 95 % interval of the gain."""
+    p_value: float
+    """Two-sided p-value."""
+    training_std_error: float
+    """Part of the standard error that is due to randomness in training."""
+    training_runs: int = 1
+    """Number of training runs of each model."""
+
+    @property
+    def significant(self) -> bool:
+        """True if the interval is above 0 and several training runs of each model were compared."""
+        return self.low > 0 and self.training_runs > 1
+
+
+def compare(
+    problem_type: str,
+    metric: str,
+    outputs: Sequence[np.ndarray],
+    baseline: Sequence[np.ndarray],
+    targets: np.ndarray,
+    *,
+    seed: int = 0,
+) -> Comparison:
+    """Return the gain of a model over a baseline, paired by rows and by training runs.
+
+    The interval has two sources. One is the choice of test rows: a bootstrap over rows, the same rows for both models.
+    The other is randomness in training: the variance of the gain between pairs of training runs. Without the second,
+    two training runs of the same model would often seem to differ significantly. One pair has no such variance.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric. The gain of an error (mse) is negated, so that above 0 is better.
+        outputs: Outputs of one or more training runs of the model.
+        baseline: Outputs of as many training runs of the baseline; the i-th of both learned from the same rows.
+        targets: True values.
+        seed: Random seed of the bootstrap.
+    """
+    rng = np.random.default_rng(seed)
+    samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
+    every_row = slice(None)
+
+    def mean_score(runs: Sequence[np.ndarray], rows: np.ndarray | slice) -> float:
+        return float(np.mean([measure(problem_type, metric, run[rows], targets[rows]) for run in runs]))
+
+    gain = mean_score(outputs, every_row) - mean_score(baseline, every_row)
+    if metric == "accuracy":
+        # Accuracy is a mean over rows, so the standard error of the bootstrap is known without drawing samples.
+        correct = [
+            np.mean([_correct(problem_type, run, targets) for run in runs], axis=0) for runs in (outputs, baseline)
+        ]
+        row_error = float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
+    else:
+        draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
+        row_error = float(np.std([mean_score(outputs, rows) - mean_score(baseline, rows) for rows in draws]))
+    gains = [
+        mean_score([run], every_row) - mean_score([baseline_run], every_row)
+        for run, baseline_run in zip(outputs, baseline, strict=True)
+    ]
+    return _from_variances(gain, row_error**2, gains)
+
+
+def _from_variances(gain: float, row_variance: float, gains: Sequence[float]) -> Comparison:
+    """Return the interval and the p-value from the variance over rows and the gains of pairs of training runs."""
+    from scipy.stats import norm, t
+
+    freedom = len(gains) - 1
+    training_variance = float(np.var(gains, ddof=1)) / len(gains) if freedom else 0.0
+    variance = row_variance + training_variance
+    # Welch–Satterthwaite: a variance that was estimated from few training runs is itself uncertain.
+    degrees = variance**2 / (training_variance**2 / freedom) if training_variance > 0 else np.inf
+    distribution = norm if np.isinf(degrees) else t(degrees)
+    error = float(np.sqrt(variance))
+    half_width = float(distribution.ppf(0.975)) * error
+    p_value = float(2 * distribution.sf(abs(gain) / error)) if error > 0 else float(gain == 0)
+    return Comparison(
+        gain, gain - half_width, gain + half_width, p_value, float(np.sqrt(training_variance)), len(gains)
+    )
+
+
+def _correct(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return 1 for each row whose prediction is entirely correct (rows,)."""
+    equal = decide(problem_type, outputs) == targets
+    return (equal if equal.ndim == 1 else equal.all(1)).astype(np.float64)
+
+
+def select_ensemble(
+    problem_type: str, metric: str, outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
+) -> list[int]:
+    """Return the positions of the outputs to average: the best, then greedily those that reduce the error most.
+
+    The first member is the best by the metric. Further members are chosen by squared error: it changes with every
+    output, while the accuracy of a few hundred rows changes by chance.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric.
+        outputs: Outputs of each model, for the same rows.
+        targets: True values.
+        max_members: Maximum number of models in the ensemble.
+    """
+    truth = np.eye(outputs[0].shape[1])[targets] if problem_type == "single_label_classification" else targets
+
+    def error(members: list[int]) -> float:
+        return float(np.square(np.mean([outputs[i] for i in members], axis=0) - truth).mean())
+
+    members = [
+        max(range(len(outputs)), key=lambda i: (measure(problem_type, metric, outputs[i], targets), -error([i])))
+    ]
+    while len(members) < min(max_members, len(outputs)):
+        errors = {i: error([*members, i]) for i in range(len(outputs)) if i not in members}
+        best_addition = min(errors, key=errors.__getitem__)
+        if errors[best_addition] >= error(members):
+            break
+        members.append(best_addition)
+    return members

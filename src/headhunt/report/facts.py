@@ -1,0 +1,313 @@
+"""Facts of a search as plain data: the contents of report.json, which the page and the notebook show.
+
+A section without facts is missing: the search may be running, or a step may have been skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headhunt.evaluation import expected_calibration_error
+from headhunt.report.figures import (
+    finalists_figure,
+    leaf_name,
+    learning_figure,
+    progress_figure,
+    space_figure,
+)
+from headhunt.report.run_data import RunData
+from headhunt.report.svg import shorten
+from headhunt.report.terminal import format_duration
+from headhunt.run.results import ENSEMBLE, PLAIN, WINNER
+from headhunt.run.state import Trial
+from headhunt.run.task import open_task
+from headhunt.spec import NAMED, describe, recipe_words, stages
+
+SCHEMA = 2
+MAX_TEXT = 600  # characters of a text
+MAX_MESSAGE = 200  # characters of an error message
+MAX_COUNTED = 20_000  # training rows whose words are counted
+
+
+def collect_facts(folder: str | Path, sections: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return everything the report shows, as JSON-serializable data.
+
+    Args:
+        folder: The run directory of a running or finished search.
+        sections: Names from `SECTIONS`; all of them if None.
+
+    Raises:
+        RunError: If there is no run in the folder.
+    """
+    run = RunData(folder)
+    found = {name: SECTIONS[name](run) for name in (SECTIONS if sections is None else sections)}
+    known = {name: section for name, section in found.items() if section not in (None, [], {})}
+    return _finite({"schema": SCHEMA, **known})
+
+
+def _run(run: RunData) -> dict[str, Any]:
+    state, settings = run.state, run.settings
+    outcomes = [result for trial in state.trials for result in trial.results.values()]
+    started = state.started_at
+    return {
+        "name": run.task.name,
+        "folder": run.directory.path.as_posix(),
+        "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds") if started else None,
+        "finished": state.ended is not None,
+        "reason": run.result.reason if run.result and state.ended else state.ended,
+        "stale": run.result is not None and run.result.results < len(state.settled),
+        "trials": len(state.trials),
+        "results": len(state.settled),
+        "failed": sum(result.score is None for result in outcomes),
+        "seconds": round(state.elapsed, 1),
+        "worker_seconds": round(state.seconds, 1),
+        "examples": sum(result.examples for result in outcomes),
+        "metric": run.metric,
+        "evaluated_on": run.result.evaluated_on if run.result else run.task.evaluated_on,
+        "test_evaluations": run.test_evaluations,
+        "encoder": settings.encoder,
+        "strategy": settings.strategy,
+        "space": settings.space.get("name", "own"),
+        "seed": settings.seed,
+    }
+
+
+def _headline(run: RunData) -> str:
+    """Return the verdict, or the best score so far before there is one."""
+    if run.result is not None:
+        return run.result.verdict.sentence
+    best, plain = run.winner, run.state.plain
+    count = f"{len(run.state.trials)} candidate{'s' if len(run.state.trials) != 1 else ''}"
+    if best is None or best.best is None:
+        return f"No candidate has a score yet, after {format_duration(run.state.elapsed)} and {count}."
+    score = f"{best.best[1]:.4f} {run.metric}"
+    reached = "reached" if run.state.ended else "has reached"
+    so_far = "" if run.state.ended else " so far"
+    if run.plain_won:
+        return f"The plain head is the best of {count}{so_far}: it {reached} {score} on validation rows."
+    comparison = (
+        f", the plain head {plain.best[1]:.4f}" if plain and plain.best and plain.best[0] == best.best[0] else ""
+    )
+    return f"The best of {count}{so_far} {reached} {score} on validation rows{comparison}. The gain is not tested yet."
+
+
+def _verdict(run: RunData) -> dict[str, Any] | None:
+    return asdict(run.result.verdict) if run.result else None
+
+
+def _scores(run: RunData) -> dict[str, Any] | None:
+    """Return every metric of the winner, the plain head and the ensemble, with intervals."""
+    evaluation, on = run.evaluation
+    if evaluation is None or not evaluation.scores:
+        return None
+    scores = dict(evaluation.scores)
+    members = len(run.result.ensemble_members) if run.result else 0
+    names = {
+        WINNER: f"winner (#{run.winner.number})" if run.winner else "model",
+        PLAIN: "plain head",
+        ENSEMBLE: f"ensemble of {members}" if members > 1 else "ensemble of folds",
+    }
+    if run.plain_won and WINNER in scores:
+        names[WINNER] = "plain head (#0)"
+        scores.pop(PLAIN, None)
+    known = {role: scores[role] for role in names if role in scores}
+    metrics = sorted(next(iter(known.values()), {}), key=lambda name: name != run.settings.metric)
+    rows = {
+        metric: [
+            {"role": role, "name": names[role], **asdict(values[metric])}
+            for role, values in known.items()
+            if metric in values
+        ]
+        for metric in metrics
+    }
+    return {"on": on, "rows": evaluation.rows, "metrics": rows}
+
+
+def _candidate(run: RunData, trial: Trial | None) -> dict[str, Any] | None:
+    if trial is None:
+        return None
+    rung, score = trial.best or (None, None)
+    return {
+        "trial": trial.number,
+        "rung": rung,
+        "score": score,
+        "description": describe(trial.spec),
+        "spec": trial.spec_data,
+        "stages": stages(trial.spec, run.layers, run.task.pair, run.task.problem_type, len(run.task.labels)),
+        "recipe": recipe_words(trial.spec),
+    }
+
+
+def _importance(run: RunData) -> list[dict[str, Any]]:
+    items = run.importances.items if run.importances else ()
+    shares = [{"name": leaf_name(item.name), "importance": item.importance} for item in items]
+    return sorted(shares, key=lambda item: -item["importance"])
+
+
+def _ablation(run: RunData) -> dict[str, Any] | None:
+    if run.ablation is None or not run.ablation.items:
+        return None
+    items = sorted(run.ablation.items, key=lambda item: item.difference)
+    base = {"score": run.ablation.base.value, "low": run.ablation.base.low, "high": run.ablation.base.high}
+    return {"metric": run.metric, "base": base, "items": [asdict(item) for item in items]}
+
+
+def _confusion(run: RunData) -> dict[str, Any] | None:
+    evaluation, on = run.evaluation
+    if evaluation is None:
+        return None
+    labels = run.task.labels
+    matrices = {role: matrix for role, matrix in evaluation.confusion.items() if len(matrix) == len(labels)}
+    if run.plain_won:
+        matrices.pop(PLAIN, None)
+    return {"on": on, "rows": evaluation.rows, "labels": labels, "models": matrices} if matrices else None
+
+
+def _calibration(run: RunData) -> dict[str, Any] | None:
+    evaluation, on = run.evaluation
+    if evaluation is None or not evaluation.calibration:
+        return None
+    return {
+        "on": on,
+        "rows": evaluation.rows,
+        "bins": [asdict(group) for group in evaluation.calibration],
+        "temperature": evaluation.temperature,
+        "error": expected_calibration_error(evaluation.calibration),
+    }
+
+
+def _mistakes(run: RunData) -> dict[str, Any] | None:
+    evaluation, on = run.evaluation
+    if evaluation is None or not evaluation.mistakes:
+        return None
+    items = [
+        {
+            "texts": [shorten(text, MAX_TEXT) for text in (mistake.text, mistake.text_b) if text is not None],
+            "label": mistake.label,
+            "prediction": mistake.prediction,
+            "plain": mistake.plain_prediction,
+            "confidence": mistake.confidence,
+        }
+        for mistake in evaluation.mistakes
+    ]
+    return {"on": on, "items": items}
+
+
+def _data(run: RunData) -> dict[str, Any]:
+    task = run.task
+    data: dict[str, Any] = {
+        "name": task.name,
+        "problem_type": task.problem_type,
+        "labels": task.labels,
+        "rows": task.rows,
+        "columns": asdict(task.columns),
+        "notes": task.notes,
+        "warnings": task.warnings,
+        "fingerprint": task.fingerprint,
+    }
+    train = open_task(run.directory.task, ("train",)).splits["train"]
+    if task.problem_type == "single_label_classification":
+        data["counts"] = np.bincount(train.targets, minlength=len(task.labels)).tolist()
+    elif task.problem_type == "multi_label_classification":
+        data["counts"] = [int(count) for count in train.targets.sum(0)]
+    words = train.words[:MAX_COUNTED]
+    if len(words):
+        low, middle, high = (int(value) for value in np.quantile(words, [0.05, 0.5, 0.95]))
+        data["words"] = {"few": low, "median": middle, "many": high}
+    return data
+
+
+def _trials(run: RunData) -> list[dict[str, Any]]:
+    """Return every candidate: those with a score first, best first."""
+    ranked = run.state.leaderboard()
+    scored = {trial.number for trial in ranked}
+    rows = []
+    for trial in [*ranked, *(trial for trial in run.state.trials if trial.number not in scored)]:
+        rung, score = trial.best or (trial.reached if trial.reached >= 0 else None, None)
+        last = trial.results[max(trial.results)] if trial.results else None
+        running = trial.number in run.state.running
+        row = {
+            "trial": trial.number,
+            "score": score,
+            "rung": rung,
+            "outcome": "running" if running else last.outcome if last else "waiting",
+            "origin": trial.origin,
+            "seconds": round(trial.seconds, 2),
+            "description": describe(trial.spec),
+        }
+        if last is not None and last.score is None and last.extra.get("message"):
+            row["message"] = shorten(str(last.extra["message"]), MAX_MESSAGE)
+        rows.append(row)
+    return rows
+
+
+def _load(run: RunData) -> dict[str, Any] | None:
+    """Return three lines of code that load the model and use it."""
+    if run.model is None:
+        return None
+    folder = run.model.as_posix()
+    texts = '"one text", "another"' if run.task.pair else '"a text"'
+    lines = [
+        "import headhunt",
+        f"model = headhunt.load({json.dumps(folder, ensure_ascii=False)})",
+        f"print(model.predict({texts})[0].label)",
+    ]
+    return {"folder": folder, "lines": lines}
+
+
+def _repeat(run: RunData) -> dict[str, Any]:
+    """Return the command that repeats the search."""
+    settings = run.settings
+    return {"command": settings.command(run.task, _space_name(run)), "seed": settings.seed, "space": settings.space}
+
+
+def _space_name(run: RunData) -> str:
+    """Return the name of a built-in space, or the file that any other space must be saved as."""
+    name = run.settings.space.get("name", "own")
+    if name in NAMED and (run.layers is None or NAMED[name](run.layers).to_dict() == run.settings.space):
+        return str(name)
+    return "space.json"
+
+
+SECTIONS: dict[str, Callable[[RunData], Any]] = {
+    "run": _run,
+    "headline": _headline,
+    "verdict": _verdict,
+    "scores": _scores,
+    "winner": lambda run: _candidate(run, run.winner),
+    "plain": lambda run: _candidate(run, run.state.plain),
+    "progress": lambda run: progress_figure(run.state, run.metric, len(run.fractions) - 1),
+    "learning": learning_figure,
+    "space": space_figure,
+    "importance": _importance,
+    "ablation": _ablation,
+    "finalists": finalists_figure,
+    "confusion": _confusion,
+    "mistakes": _mistakes,
+    "calibration": _calibration,
+    "data": _data,
+    "rungs": lambda run: [asdict(rung) for rung in run.result.rungs] if run.result else [],
+    "trials": _trials,
+    "load": _load,
+    "repeat": _repeat,
+    "versions": lambda run: run.versions,
+}
+
+
+def _finite(data: Any) -> Any:
+    """Return the same data as strict JSON: tuples as lists, and null for numbers that are not finite."""
+    if isinstance(data, Mapping):
+        return {str(key): _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

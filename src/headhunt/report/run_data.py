@@ -1,0 +1,126 @@
+"""The contents of a run directory that reports show, each file read once.
+
+A search may be running, finished or interrupted: parts that are not known yet are None or empty.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+
+from headhunt.evaluation import METRICS
+from headhunt.report.validation_diagnostics import evaluate_validation
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import read_state
+from headhunt.run.results import PLAIN, WINNER, AblationResult, Importances, SearchResult, TestResult
+from headhunt.run.settings import SearchSettings
+from headhunt.run.state import State, Trial
+from headhunt.run.task import TaskInfo
+from headhunt.spec import Leaf, Space
+from headhunt.study.candidates import Candidates
+
+TEST_ROWS, VALIDATION_ROWS = "test rows", "validation rows"
+
+
+class RunData:
+    """The contents of one run directory.
+
+    Args:
+        folder: The run directory.
+
+    Raises:
+        RunError: If there is no run in the folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.directory = RunDirectory(Path(folder))
+        self.state: State = read_state(self.directory)
+        self.settings: SearchSettings = self.directory.read_settings()
+        self.task: TaskInfo = self.directory.read_task_info()
+        self.result: SearchResult | None = self.directory.read_result()
+
+    @cached_property
+    def ablation(self) -> AblationResult | None:
+        """The result of an ablation."""
+        return self.directory.read_ablation()
+
+    @cached_property
+    def importances(self) -> Importances | None:
+        """The importance of each parameter."""
+        return self.directory.read_importances()
+
+    @property
+    def metric(self) -> str:
+        """The name of the score that was maximized; an error is negated."""
+        return METRICS[self.settings.metric].score_name
+
+    @property
+    def model(self) -> Path | None:
+        """The best model on disk."""
+        saved = self.state.model.folder if self.state.model else None
+        return self.directory.best_model(saved, self.state.ended is not None)
+
+    @cached_property
+    def winner(self) -> Trial | None:
+        """The trial that the search ended with, or the best so far."""
+        if self.result is None:
+            return self.state.best
+        summary = self.result.winner or self.result.plain
+        if summary is None or summary.score is None or summary.trial >= len(self.state.trials):
+            return None
+        return self.state.trials[summary.trial]
+
+    @property
+    def plain_won(self) -> bool:
+        """True if the winner is the plain head."""
+        return self.winner is not None and self.winner is self.state.plain
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """The fraction of a trial's budget at each rung."""
+        return self.state.started.fractions if self.state.started else ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Library versions."""
+        recorded = self.result.versions if self.result else {}
+        return recorded or (self.state.started.versions if self.state.started else {})
+
+    @property
+    def test_evaluations(self) -> int:
+        """Number of times that models predicted the test rows."""
+        return max(self.state.test_evaluations, self.result.test_evaluations if self.result else 0)
+
+    @cached_property
+    def leaves(self) -> dict[str, Leaf]:
+        """The searched leaves of the space, by path."""
+        space = Space.from_dict(self.settings.space)
+        return Candidates(space, encoder=self.settings.encoder, pair=self.task.pair).leaves
+
+    @cached_property
+    def evaluation(self) -> tuple[TestResult | None, str]:
+        """The evaluation of winner and plain head, and its rows: test rows, or validation rows before a test."""
+        if self.result is not None and self.result.test is not None and self.result.test.scores:
+            return self.result.test, TEST_ROWS
+        trials = {WINNER: self.winner, PLAIN: self.state.plain}
+        predictions = {
+            role: self.directory.predictions(trial.number, trial.best[0])
+            for role, trial in trials.items()
+            if trial is not None and trial.best
+        }
+        return evaluate_validation(self.directory.task, predictions), VALIDATION_ROWS
+
+    @cached_property
+    def layers(self) -> int | None:
+        """The number of encoder layers, from the configuration of a model on disk or of the encoder itself."""
+        for place in (self.model, Path(self.settings.encoder)):
+            try:
+                config = json.loads((place / "config.json").read_text(encoding="utf-8")) if place else {}
+            except (OSError, ValueError):
+                continue
+            for part in (config, config.get("encoder") or {}):
+                for name in ("num_hidden_layers", "n_layers", "num_layers"):
+                    if isinstance(part.get(name), int):
+                        return int(part[name])
+        return None

@@ -1,0 +1,398 @@
+"""Sections of the report page, each from the facts it shows to HTML; a section without facts is empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from html import escape
+
+from headhunt.report import charts
+from headhunt.report.charts import NARROW
+from headhunt.report.diagram import draw_diagram
+from headhunt.report.markup import (
+    Facts,
+    both_widths,
+    css_class,
+    description_list,
+    figure,
+    legend,
+    rows_text,
+    table,
+)
+from headhunt.report.svg import compact, number, percent
+from headhunt.report.terminal import format_duration
+
+AXES, AXES_NARROW = 9, 4  # leaves in the parallel coordinates
+SLICES = 12  # slice plots that are visible at first
+MIN_DOTS = 3  # candidates from which a slice plot is drawn
+MAX_CLASSES = 24  # classes up to which a confusion matrix is readable
+MAX_BARS = 12  # classes whose counts are drawn
+COLUMNS = {"text_b": "second text"}
+PROBLEM_TYPES = {
+    "single_label_classification": "one of several classes",
+    "multi_label_classification": "several labels",
+    "regression": "a number",
+}
+
+
+def _scores(found: Facts) -> str:
+    scores = found.get("scores")
+    if not scores:
+        return ""
+    if scores["on"] == "test rows":
+        text = f"On {rows_text(scores)} that played no part in choosing candidates."
+    else:
+        text = f"On {rows_text(scores)}. Candidates were chosen by these rows, so the winner's score is too optimistic."
+    main, *others = scores["metrics"]
+    intro = f"<p>{text} A dot is a score, the line its 95&nbsp;% interval.</p>"
+    chart = both_widths(lambda width: charts.whiskers(scores["metrics"][main], main, width))
+    if not others:
+        return intro + chart
+    heads = ["", *(item["name"] for item in scores["metrics"][main])]
+    body = [
+        [metric, *(f"{number(item['value'])} [{number(item['low'])}, {number(item['high'])}]" for item in items)]
+        for metric, items in scores["metrics"].items()
+    ]
+    return f"{intro}{chart}<details><summary>All metrics</summary>{table(heads, body)}</details>"
+
+
+def _architecture(found: Facts) -> str:
+    winner = found.get("winner")
+    if not winner:
+        return ""
+    encoder = next(stage for stage in winner["stages"] if stage["stage"] == "encoder")
+    keys = [("accent", "trained")]
+    if encoder["embeddings_frozen"]:
+        keys.append(("hatch", "frozen"))
+    keys.append(("point", "read by the head"))
+    notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
+    if found.get("verdict", {}).get("delivered") == "plain" and winner["trial"]:
+        notes = f" It was not delivered: the plain head was.{notes}"
+    spec = json.dumps(winner["spec"], indent=2, ensure_ascii=False)
+    return (
+        f"<p>Candidate #{winner['trial']}: {escape(winner['description'])}.{notes}</p>"
+        f'<div class="drawn"><figure>{legend(keys)}{draw_diagram(winner["stages"])}</figure>'
+        f"<div><h3>Training</h3>{description_list(winner['recipe'])}"
+        f"<details><summary>Spec, to train it again</summary><pre>{escape(spec)}</pre></details></div></div>"
+    )
+
+
+def _progress(found: Facts) -> str:
+    data = found.get("progress")
+    if not data:
+        return ""
+    keys = [("accent", "best so far, and results of full training")]
+    if data["top"]:
+        keys.append(("", "results of partial training"))
+    if data["plain"]:
+        keys.append(("dash", "plain head"))
+    text = (
+        "Scores on validation rows. The line follows the best score of the longest training so far. It may fall when "
+        "the first longer training is evaluated."
+    )
+    return f"<p>{text}</p>{legend(keys)}{both_widths(lambda width: charts.progress(data, width))}"
+
+
+def _learning(found: Facts) -> str:
+    data = found.get("learning")
+    if not data:
+        return ""
+    figures = []
+    if data["lines"]:
+        figures.append(figure(f"{data['metric']} by share of the training", charts.learning(data)))
+    if data["losses"]:
+        figures.append(figure("training loss", charts.losses(data)))
+    keys = [("accent", "winner"), ("dash", "plain head")] + ([("", "other candidates")] if data["lines"] else [])
+    text = "Scores of the candidates that were promoted to longer training."
+    return f'<p>{text}</p>{legend(keys)}<div class="two">{"".join(figures)}</div>'
+
+
+def _space(found: Facts) -> str:
+    data = found.get("space")
+    if not data:
+        return ""
+    order = _by_importance(found)
+    lines = both_widths(
+        lambda width: charts.parallel(data, _axes(found, AXES if width > NARROW else AXES_NARROW), width)
+    )
+    counts = [sum(row["places"][axis] is not None for row in data["trials"]) for axis in range(len(data["leaves"]))]
+    slices = [charts.slice_plot(data, axis) for axis in order if counts[axis] >= MIN_DOTS]
+    more = ""
+    if len(slices) > SLICES:
+        rest = "".join(slices[SLICES:])
+        more = f'<details><summary>{len(slices) - SLICES} more</summary><div class="slices">{rest}</div></details>'
+    best = charts.highlighted(len(data["trials"]))
+    keys = [("accent", "the best" if best == 1 else f"the best {best}"), ("", "the others")]
+    levels = [("accent", "full training"), ("", "partial training")]
+    return (
+        f"<p>Each line is a candidate, from its choices to its score.</p>{legend(keys)}{lines}"
+        "<h3>One choice at a time</h3><p>Scores to the right are better; very low scores are drawn at the left edge. "
+        f"The other choices vary too, so a pattern is a hint and not a cause.</p>{legend(levels)}"
+        f'<div class="slices">{"".join(slices[:SLICES])}</div>{more}'
+    )
+
+
+def _by_importance(found: Facts) -> list[int]:
+    """Return the positions of the leaves, most important first; in the order of the space if that is not known."""
+    names = [leaf["name"] for leaf in found["space"]["leaves"]]
+    rank = {item["name"]: place for place, item in enumerate(found.get("importance", []))}
+    return sorted(range(len(names)), key=lambda axis: rank.get(names[axis], len(rank)))
+
+
+def _axes(found: Facts, most: int) -> list[int]:
+    """Return the most important leaves that apply to most candidates, in the order of the space."""
+    trials = found["space"]["trials"]
+    active = [
+        axis
+        for axis in _by_importance(found)
+        if sum(row["places"][axis] is not None for row in trials) * 2 > len(trials)
+    ]
+    return sorted(active[:most])
+
+
+def _importance(found: Facts) -> str:
+    items = [(item["name"], item["importance"]) for item in found.get("importance", [])[:15]]
+    if not items:
+        return ""
+    return "<p>Share of the variance between candidates that each choice explains.</p>" + both_widths(
+        lambda width: charts.bars(items, "Importance", percent, min(width, 640))
+    )
+
+
+def _ablation(found: Facts) -> str:
+    data = found.get("ablation")
+    if not data:
+        return ""
+    base = data.get("base") or {}
+    text = f" Score of the winner: {number(base['score'])}." if base.get("score") is not None else ""
+    keys = [("accent", "significant"), ("", "may be due to chance")]
+    one_seed = all(item["seeds"] < 2 for item in data["items"])
+    text += " With one seed each, no change can be significant." if one_seed else ""
+    chart = both_widths(lambda width: charts.differences(data["items"], data["metric"], width))
+    return f"<p>The winner with one choice reverted. Lines are 95&nbsp;% intervals.{text}</p>{legend(keys)}{chart}"
+
+
+def _finalists(found: Facts) -> str:
+    data = found.get("finalists")
+    if not data:
+        return ""
+    costs = {"p50_ms": "milliseconds for one text (median)", "megabytes": "megabytes of weights"}
+    figures = [
+        figure(f"{data['metric']} against {name.split(' (')[0]}", charts.front(data, cost, name))
+        for cost, name in costs.items()
+        if cost in data["fronts"]
+    ]
+    text = "Mean scores over seeds, on validation rows." + (" The line is the Pareto front." if figures else "")
+    columns: dict[str, Callable[[Facts], str]] = {
+        "candidate": lambda item: item["name"],
+        data["metric"]: lambda item: number(item["score"]),
+        "seeds": lambda item: str(len(item["scores"])),
+        "1 text, p50 / p99 ms": lambda item: _latency(item, "1"),
+        "32 texts, p50 / p99 ms": lambda item: _latency(item, "32"),
+        "MB": lambda item: number(item["megabytes"], 1),
+        "GFLOPs": lambda item: compact(item["gflops"]),
+        "parameters": lambda item: compact(item["parameters"]),
+    }
+    cells = {name: [format_item(item) for item in data["items"]] for name, format_item in columns.items()}
+    known = {name: column for name, column in cells.items() if set(column) != {"–"}}
+    rows = list(zip(*known.values(), strict=True))
+    return f'<p>{text}</p><div class="two">{"".join(figures)}</div>{table(list(known), rows)}'
+
+
+def _latency(item: Facts, batch: str) -> str:
+    times = item["latency"].get(batch) or {}
+    known = [number(times[name], 1) for name in ("p50_ms", "p99_ms") if times.get(name) is not None]
+    return " / ".join(known) or "–"
+
+
+def _confusion(found: Facts) -> str:
+    data = found.get("confusion")
+    if not data:
+        return ""
+    labels, models = data["labels"], data["models"]
+    names = {role: {"winner": "winner", "plain": "plain head"}.get(role, role) for role in models}
+    if "plain" not in models and found.get("winner", {}).get("trial") == 0:
+        names["winner"] = "plain head"
+    if len(labels) > MAX_CLASSES:
+        text = f"<p>On {rows_text(data)}. There are {len(labels)} classes; these are confused most often.</p>"
+        tables = [figure(names[role], _most_confused(labels, matrix)) for role, matrix in models.items()]
+        return f'{text}<div class="two">{"".join(tables)}</div>'
+    matrices = [figure(names[role], charts.confusion(labels, matrix, names[role])) for role, matrix in models.items()]
+    text = f"<p>On {rows_text(data)}. A row is a true class, a shade its proportion; the diagonal is correct.</p>"
+    return f'{text}<div class="two">{"".join(matrices)}</div>'
+
+
+def _most_confused(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
+    cells = [(count, i, j) for i, row in enumerate(matrix) for j, count in enumerate(row) if count and i != j]
+    rows = [[labels[i], labels[j], f"{count:,}"] for count, i, j in sorted(cells, key=lambda cell: -cell[0])[:12]]
+    return table(["true", "predicted", "rows"], rows)
+
+
+def _mistakes(found: Facts) -> str:
+    data = found.get("mistakes")
+    if not data:
+        return ""
+    items = []
+    for item in data["items"]:
+        texts = "".join(f"<blockquote>{escape(str(text))}</blockquote>" for text in item["texts"])
+        confidence = f" (confidence {percent(item['confidence'])})" if item.get("confidence") is not None else ""
+        plain = f" · plain head: <b>{escape(str(item['plain']))}</b>" if item.get("plain") is not None else ""
+        true, predicted = (f"<b>{escape(str(item.get(key)))}</b>" for key in ("label", "prediction"))
+        items.append(f"<li>{texts}<p>true: {true} · winner: {predicted}{confidence}{plain}</p></li>")
+    text = f"From {data['on']}. The winner is wrong and confident here; some of the labels may be wrong instead."
+    return f'<p>{text}</p><ul class="mistakes">{"".join(items)}</ul>'
+
+
+def _calibration(found: Facts) -> str:
+    data = found.get("calibration")
+    if not data:
+        return ""
+    terms = {"expected calibration error": percent(data["error"], 1)}
+    if data["temperature"] is not None:
+        terms["temperature"] = f"{number(data['temperature'], 2)}, fitted on validation rows; 1 changes nothing"
+    text = (
+        f"On {data['on']}: accuracy at each level of confidence. On the dashed line the model is calibrated; below it, "
+        "the model is overconfident."
+    )
+    return f'<p>{text}</p><div class="two">{charts.calibration(data)}<div>{description_list(terms)}</div></div>'
+
+
+def _data(found: Facts) -> str:
+    data = found["data"]
+    warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
+    columns = ", ".join(f"{COLUMNS.get(role, role)}: {name}" for role, name in data["columns"].items() if name)
+    terms = {
+        "predicted": PROBLEM_TYPES.get(data["problem_type"], data["problem_type"])
+        + (f": {len(data['labels'])}" if data["labels"] else ""),
+        "rows": ", ".join(f"{count:,} {name}" for name, count in data["rows"].items()),
+        "columns": columns,
+        "fingerprint": data["fingerprint"],
+    }
+    if "words" in data:
+        words = data["words"]
+        terms["words per text"] = f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows"
+    counts = sorted(zip(data["labels"], data.get("counts", []), strict=False), key=lambda item: -item[1])
+    chart = ""
+    if counts:
+        caption = (
+            f"the {MAX_BARS} largest of {len(counts)} classes" if len(counts) > MAX_BARS else "training rows by class"
+        )
+        chart = figure(caption, charts.bars(counts[:MAX_BARS], "Training rows by class", lambda value: f"{value:,.0f}"))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in data["notes"])
+    details = f"<details><summary>How the data was read</summary><ul>{notes}</ul></details>" if notes else ""
+    return f'{warnings}<div class="two"><div>{description_list(terms)}{details}</div>{chart}</div>'
+
+
+def _trials(found: Facts) -> str:
+    if "trials" not in found:
+        return ""
+    columns = ("candidate", "score", "rung", "description", "outcome", "origin", "seconds")
+    numeric = {"candidate", "score", "rung", "seconds"}
+    heads = "".join(
+        f'<th scope="col" aria-sort="none"{css_class(name in numeric)}{_first_order(name)}>'
+        f'<button type="button">{name}</button></th>'
+        for name in columns
+    )
+    winner = found.get("winner", {}).get("trial")
+    rows = "".join(_trial_row(trial, trial["trial"] == winner) for trial in found["trials"])
+    rungs = found.get("rungs")
+    return (
+        "<p>A higher rung means longer training. Click a column name to sort.</p>"
+        '<div class="filter" hidden><input id="filter" type="search" placeholder="Filter, e.g. attention frozen" '
+        'aria-label="Filter candidates"><span id="count" aria-live="polite"></span></div>'
+        f'<div class="tall" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+        + (f"<details><summary>Cost of each rung</summary>{_rungs(rungs)}</details>" if rungs else "")
+    )
+
+
+def _first_order(name: str) -> str:
+    return ' data-first="descending"' if name in ("score", "rung") else ""
+
+
+def _trial_row(trial: Facts, is_winner: bool) -> str:
+    text = escape(trial["description"])
+    if "message" in trial:
+        text += f' <span class="quiet">{escape(trial["message"])}</span>'
+    score, rung, seconds = trial["score"], trial["rung"], trial["seconds"]
+    numbers = [
+        (f"#{trial['trial']}", trial["trial"]),
+        (number(score), "" if score is None else score),
+        ("–" if rung is None else str(rung), "" if rung is None else rung),
+    ]
+    cells = "".join(f'<td class="num" data-value="{value}">{words}</td>' for words, value in numbers)
+    cells += f"<td>{text}</td><td>{escape(trial['outcome'])}</td><td>{escape(trial['origin'])}</td>"
+    cells += f'<td class="num" data-value="{seconds}">{number(seconds, 1)}</td>'
+    return f"<tr{' class=is-winner' if is_winner else ''}>{cells}</tr>"
+
+
+def _rungs(rungs: Sequence[Facts]) -> str:
+    heads = ["rung", "share of training", "results", "promoted", "failed", "worker time", "best"]
+    rows = [
+        [
+            str(rung["rung"]),
+            percent(rung["fraction"]),
+            str(rung["results"]),
+            str(rung["promoted"]),
+            str(rung["failed"]),
+            format_duration(rung["seconds"]),
+            number(rung["best"]),
+        ]
+        for rung in rungs
+    ]
+    return table(heads, rows)
+
+
+def _load(found: Facts) -> str:
+    if "load" not in found:
+        return ""
+    delivered = {"winner": "This is the winner. ", "plain": "This is the plain head. "}
+    text = delivered.get(found.get("verdict", {}).get("delivered", ""), "")
+    return (
+        f"<pre><code>{escape(chr(10).join(found['load']['lines']))}</code></pre>"
+        f"<p>{text}The folder also loads with transformers alone, without Headhunt.</p>"
+    )
+
+
+def _repeat(found: Facts) -> str:
+    run, repeat = found["run"], found["repeat"]
+    terms = {
+        "started": (run["started"] or "–").replace("T", " ").replace("+00:00", " UTC"),
+        "ended by": run["reason"] or "not yet",
+        "encoder": run["encoder"],
+        "strategy": f"{run['strategy']} over the space {run['space']}",
+        "evaluated on": run["evaluated_on"],
+        "seed": str(repeat["seed"]),
+        "worker time": format_duration(run["worker_seconds"]),
+    }
+    if run["examples"]:
+        terms["examples seen"] = f"{run['examples']:,}"
+    if run["test_evaluations"] > 1:
+        terms["test rows"] = f"evaluated {run['test_evaluations']} times"
+    terms["versions"] = ", ".join(f"{name} {version}" for name, version in found.get("versions", {}).items()) or "–"
+    own = " Save the space of report.json as space.json." if "--space space.json" in repeat["command"] else ""
+    words = " ".join(f"<span>{escape(word)}</span>" for word in repeat["command"])
+    return (
+        f"<p>Replace words in capitals with the paths of your data. Times differ from machine to machine, so only a "
+        f'limit on trials repeats a search exactly.{own}</p><pre class="wrap"><code>{words}</code></pre>'
+        f"{description_list(terms)}"
+    )
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
+    ("scores", "Winner against plain head", _scores),
+    ("architecture", "Winning architecture", _architecture),
+    ("progress", "Best so far", _progress),
+    ("learning", "Learning curves", _learning),
+    ("space", "Search space", _space),
+    ("importance", "Importance", _importance),
+    ("ablation", "Ablation", _ablation),
+    ("finalists", "Cost of the finalists", _finalists),
+    ("confusion", "Confusion matrix", _confusion),
+    ("mistakes", "Mistakes", _mistakes),
+    ("calibration", "Calibration", _calibration),
+    ("data", "Data", _data),
+    ("trials", "All candidates", _trials),
+    ("load", "Load the model", _load),
+    ("repeat", "Repeat the search", _repeat),
+)
+"""Identifier, title and function of each section, in the order of the page."""

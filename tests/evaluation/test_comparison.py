@@ -1,0 +1,107 @@
+"""Comparisons claim a gain about as rarely as their level promises, and an ensemble takes in only what helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headhunt.evaluation import compare, select_ensemble
+
+CLASSES = "single_label_classification"
+
+
+def outputs_with_accuracy(targets: np.ndarray, accuracy: float, rng: np.random.Generator) -> np.ndarray:
+    """Return outputs of a model that is right on each row with this probability."""
+    correct = rng.random(len(targets)) < accuracy
+    return np.eye(2)[np.where(correct, targets, 1 - targets)] * 0.8 + 0.1
+
+
+def test_compare_rarely_separates_equal_models():
+    rng = np.random.default_rng(0)
+    claims = 0
+    for turn in range(200):
+        targets = rng.integers(0, 2, 400)
+        model, baseline = (outputs_with_accuracy(targets, 0.8, rng) for _ in range(2))
+        comparison = compare(CLASSES, "accuracy", [model], [baseline], targets, seed=turn)
+        claims += comparison.low > 0
+        assert not comparison.significant  # one training run of each is never enough
+    assert claims <= 200 * 0.05  # 2.5 % are to be expected
+
+
+def test_compare_accounts_for_randomness_in_training():
+    """Training runs of one candidate differ by 3 points: if that is ignored, equal models often seem to differ."""
+    rng = np.random.default_rng(1)
+    claims = {"with": 0, "without": 0}
+    for turn in range(150):
+        targets = rng.integers(0, 2, 2000)
+        model, baseline = (
+            [outputs_with_accuracy(targets, 0.8 + rng.normal(0, 0.03), rng) for _ in range(4)] for _ in range(2)
+        )
+        claims["without"] += compare(CLASSES, "accuracy", model[:1], baseline[:1], targets, seed=turn).low > 0
+        comparison = compare(CLASSES, "accuracy", model, baseline, targets, seed=turn)
+        known = comparison.training_std_error > 0 and comparison.training_runs == 4
+        claims["with"] += comparison.significant and known
+    assert claims["without"] > 150 * 0.15 and claims["with"] <= 150 * 0.08
+
+
+def test_compare_detects_gain_of_four_points():
+    rng = np.random.default_rng(2)
+    detected = 0
+    for turn in range(60):
+        targets = rng.integers(0, 2, 1000)
+        baseline = outputs_with_accuracy(targets, 0.8, rng)
+        wrong = np.flatnonzero(baseline.argmax(1) != targets)
+        better = baseline.copy()
+        better[rng.choice(wrong, 60, replace=False)] = 0
+        fixed = (better.sum(1) == 0).nonzero()[0]
+        better[fixed] = np.eye(2)[targets[fixed]]
+        spoilt = rng.choice(np.flatnonzero(baseline.argmax(1) == targets), 20, replace=False)
+        better[spoilt] = np.eye(2)[1 - targets[spoilt]]
+        comparison = compare(CLASSES, "accuracy", [better] * 2, [baseline] * 2, targets, seed=turn)
+        assert comparison.gain == pytest.approx(0.04)
+        detected += comparison.significant
+    assert detected >= 55
+
+
+def test_compare_handles_regression_and_multi_label():
+    rng = np.random.default_rng(3)
+    truth = rng.normal(size=300)
+    near, far = truth + rng.normal(0, 0.1, 300), truth + rng.normal(0, 2, 300)
+    for metric in ("pearson", "spearman", "mse"):
+        assert compare("regression", metric, [near] * 2, [far] * 2, truth).significant
+    marks = (rng.random((300, 3)) < 0.3).astype(np.float32)
+    assert compare("multi_label_classification", "micro_f1", [marks] * 2, [1 - marks] * 2, marks).significant
+
+
+def test_compare_signs_lower_error_as_gain():
+    truth = np.random.default_rng(4).normal(size=200)
+    comparison = compare("regression", "mse", [truth + 0.1] * 2, [truth + 0.5] * 2, truth)
+    assert comparison.gain == pytest.approx(0.25 - 0.01) and comparison.low > 0
+    assert compare("regression", "mse", [truth + 0.5] * 2, [truth + 0.1] * 2, truth).gain == pytest.approx(-0.24)
+
+
+def test_compare_of_model_with_itself_has_p_value_one():
+    targets = np.arange(40) % 2
+    outputs = outputs_with_accuracy(targets, 0.8, np.random.default_rng(6))
+    comparison = compare(CLASSES, "accuracy", [outputs] * 2, [outputs] * 2, targets)
+    assert comparison.gain == 0 and comparison.p_value == 1 and not comparison.significant
+
+
+def test_select_ensemble_adds_only_members_that_help():
+    rng = np.random.default_rng(4)
+    targets = rng.integers(0, 2, 600)
+    logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(5)]  # right four times in five, surer where right
+    good = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
+    bad = outputs_with_accuracy(targets, 0.3, rng)
+    members = select_ensemble(CLASSES, "accuracy", [*good, bad], targets, 6)
+    assert 5 not in members and len(members) >= 2
+    mean = np.mean([([*good, bad])[i] for i in members], axis=0)
+    assert (mean.argmax(1) == targets).mean() >= max((outputs.argmax(1) == targets).mean() for outputs in good)
+
+
+def test_select_ensemble_respects_max_members():
+    rng = np.random.default_rng(7)
+    targets = rng.integers(0, 2, 300)
+    logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(4)]
+    outputs = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
+    assert len(select_ensemble(CLASSES, "accuracy", outputs, targets, 1)) == 1

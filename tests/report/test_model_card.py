@@ -1,0 +1,73 @@
+"""The model card of a search: facts of the typed result, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from report_runs import make_run
+
+from headhunt.report.model_card import render
+from headhunt.run.directory import RunDirectory
+from headhunt.run.results import SearchResult
+from headhunt.run.task import TaskInfo
+from headhunt.spec import Spec
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory) -> tuple[TaskInfo, SearchResult]:
+    directory = RunDirectory(make_run(tmp_path_factory.mktemp("card") / "run", 12))
+    result = directory.read_result()
+    assert result is not None
+    return directory.read_task_info(), result
+
+
+def facts_of(spec: Spec, task: TaskInfo) -> dict:
+    data = spec.to_dict()
+    return {
+        "problem_type": task.problem_type,
+        "labels": list(task.labels),
+        "pair": task.pair,
+        "recipe": data["recipe"],
+        "spec": data,
+    }
+
+
+def card_of(task: TaskInfo, result: SearchResult) -> str:
+    return render(facts_of(result.winner.spec, task), task=task, result=result, command="headhunt search DATA")
+
+
+def test_model_card_of_winner_shows_scores_beside_plain_head(search):
+    text = card_of(*search)
+    assert "This model is the winner of that search." in text and "| metric | this model | plain head |" in text
+    assert "| accuracy | 0.9020 (0.8800 to 0.9210) | 0.8660 (0.8440 to 0.8850) |" in text
+    assert "| `<b>question</b>` | 500 | 0.918 | 0.940 | 0.929 |" in text, (
+        "scores of each class are those of the confusion matrix"
+    )
+    assert "1,000 test rows, which played no part in choosing the model" in text
+    assert "Chosen among 12 candidates by accuracy (3 folds, out of fold)" in text
+    assert "The expected calibration error on test rows is 3.1 points." in text
+    assert "$ headhunt search DATA" in text and "were evaluated" not in text
+
+
+def test_model_card_of_plain_head_swaps_columns(search):
+    task, result = search
+    text = card_of(task, replace(result, verdict=replace(result.verdict, delivered="plain")))
+    assert "This model is the plain head." in text and "| metric | this model | best other candidate |" in text
+    assert "| accuracy | 0.8660 (0.8440 to 0.8850) | 0.9020 (0.8800 to 0.9210) |" in text
+    assert "calibration error" not in text, "the calibration was measured for the winner"
+
+
+def test_model_card_notes_repeated_use_of_test_rows(search):
+    task, result = search
+    assert "The test rows were evaluated 4 times." in card_of(task, replace(result, test_evaluations=4))
+
+
+def test_model_card_without_test_says_so(search):
+    task, result = search
+    text = card_of(task, replace(result, test=None))
+    assert "Not tested" in text and "model-index" not in text
+
+
+def test_model_card_never_shows_texts_of_mistakes(search):
+    assert "Not the worst evening" not in card_of(*search)
