@@ -74,9 +74,9 @@ def test_cycles_follow_the_re_exports_of_a_package(checkout):
     assert cycles(root) == [["headhunt.a", "headhunt.pkg", "headhunt.pkg.one"]]
 
 
-def test_functions_are_measured_without_decorators_and_commands_without_their_options(tmp_path):
+def test_functions_are_measured_without_signature_and_docstring(tmp_path):
     (tmp_path / "m.py").write_text(
-        dedent("""
+        dedent('''
         @decorated(
             1,
         )
@@ -85,19 +85,21 @@ def test_functions_are_measured_without_decorators_and_commands_without_their_op
         ):
             return a
 
-        @app.command()
-        def command(
-            a,
-            b,
-        ):
-            return a
-        """)
+        def documented(a):
+            """Return a.
+
+            Args:
+                a: A value.
+            """
+            b = a
+            return b
+        ''')
     )
-    assert sorted(check_structure.measure_functions(tmp_path / "m.py")) == [(1, "command"), (4, "plain")]
+    assert sorted(check_structure.measure_functions(tmp_path / "m.py")) == [(1, "plain"), (2, "documented")]
 
 
 def test_check_reports_sizes_over_the_limits(checkout):
-    long = "def f():\n" + "    x = 1\n" * check_structure.FUNCTION_LINES + "\n" * check_structure.MODULE_LINES
+    long = "def f():\n" + "    x = 1\n" * (check_structure.FUNCTION_LINES + 1) + "\n" * check_structure.MODULE_LINES
     violations = check_structure.check(checkout(m=long)).violations
     assert [line.split(":")[-1].strip() for line in violations] == ["headhunt.m", "headhunt.m.f"]
 
