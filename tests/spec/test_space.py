@@ -140,7 +140,12 @@ def test_space_draw_ignores_classification_leaves_in_regression():
     classes = [space.draw(seed, encoder="any", problem_type="single_label_classification") for seed in range(50)]
     assert any(spec.recipe.label_smoothing for spec in classes) and any(spec.recipe.class_weights for spec in classes)
     paths = [path for path, _ in space.leaves()]
-    for pair, problem_type, count in ((True, None, 0), (False, None, 2), (True, "regression", 2), (False, "regression", 4)):
+    for pair, problem_type, count in (
+        (True, None, 0),
+        (False, None, 2),
+        (True, "regression", 2),
+        (False, "regression", 4),
+    ):
         inactive = inactive_leaves(pair=pair, problem_type=problem_type)
         assert len(inactive) == count and set(inactive) <= set(paths)
 

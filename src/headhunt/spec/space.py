@@ -166,9 +166,7 @@ class Space:
         if not path.is_file():
             near = difflib.get_close_matches(str(name), NAMED, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise SpecError(
-                f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}"
-            )
+            raise SpecError(f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
         try:
             text = path.read_text(encoding="utf-8")
             data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
