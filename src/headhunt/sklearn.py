@@ -365,7 +365,7 @@ def _task(texts: list[str], texts_b: list[str] | None, labels: Labels, seed: int
     """Return a task with these rows. Labels are given as column numbers and named afterwards."""
     problem_type, targets, names = labels
     columns = {"text": texts, "label": targets} | ({} if texts_b is None else {"text_b": texts_b})
-    roles = {name: name for name in columns}
+    roles: dict[str, Any] = {name: name for name in columns}
     task = Task.load(columns, **roles, problem_type=problem_type, seed=seed, test_share=test_share, name="texts")
     if problem_type == "regression":
         return task
