@@ -11,7 +11,7 @@ import pytest
 from conftest import make_tokenizer, sentences
 
 from headhunt.data import Task
-from headhunt.engine.api import prepare
+from headhunt.engine.assembly import prepare
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.modeling.build import freezable_layers, load_config

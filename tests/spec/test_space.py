@@ -165,7 +165,7 @@ def values(leaf):
 @pytest.mark.parametrize("pair", [False, True], ids=["one text", "pair"])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_candidate_builds_trains_and_keeps_its_hash(encoders, name, pair):
-    from headhunt.engine.api import prepare
+    from headhunt.engine.assembly import prepare
 
     texts, labels = sentences(8)  # fewer than any batch size: an epoch is one step
     columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}

@@ -11,19 +11,17 @@ import torch
 from conftest import FAMILIES, sentences
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import Starting, TrialRunner
+from headhunt.engine.trial_runner import FromCachedActivations, RunnerSettings, TrialRunner
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
 from headhunt.modeling.build import load_tokenizer
 from headhunt.run.task import save_task
 from headhunt.spec import Lora, Recipe, Smart, Spec
+from headhunt.study.requests import EvaluateTrial, Request
 from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError
 from headhunt.training.attach import attach
 from headhunt.training.tokens import tokenise
 
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def one_text(count: int = 48) -> Task:
@@ -37,15 +35,19 @@ def pairs(count: int = 48) -> Task:
     return Task.load(rows, text="text", text_b="text_b", label="label")
 
 
-def make_runner(task: Task, folder, stored: bool, precision: str = "fp32") -> TrialRunner:
+def make_runner(task: Task, folder, stored: bool, cache_bytes: int | None = None) -> TrialRunner:
     save_task(task, folder / "task")
-    return TrialRunner(folder, metric="accuracy", device="cpu", precision=precision, stored=stored)
+    options = {"metric": "accuracy", "device": "cpu", "precision": "fp32"}
+    return TrialRunner(RunnerSettings(str(folder), cache_activations=stored, cache_bytes=cache_bytes, **options))
+
+
+def open_training(runner: TrialRunner, spec: Spec, rows: int = 10):
+    return runner.open(spec, np.arange(rows), Request(trial=0, spec=spec, seed=0))
 
 
 def evaluate(runner: TrialRunner, spec: Spec, folder) -> tuple[np.ndarray, object]:
-    path = folder / f"{runner._stored}.npz"
-    asked = {"trial": 0, "rung": 0, "fraction": 1.0, "seed": 3, "predictions": str(path)}
-    outcome = runner.run(Request(spec=spec.to_dict(), **asked))
+    path = folder / f"{runner.settings.cache_activations}.npz"
+    outcome = runner.run(EvaluateTrial(trial=0, rung=0, fraction=1.0, seed=3, spec=spec, predictions=path))
     assert outcome.outcome == "ok", outcome
     with np.load(path) as arrays:
         return arrays["outputs"], outcome
@@ -78,9 +80,9 @@ PAIR_CASES = {
 def check_equal_training(task: Task, spec: Spec, layer: int, folder) -> None:
     """Check that training with and without stored activations gives nearly the same probabilities."""
     complete, outcome = evaluate(make_runner(task, folder, stored=False), spec, folder)
-    assert outcome.extra["from_layer"] is None
+    assert outcome.extra["first_layer"] is None
     stored, outcome = evaluate(make_runner(task, folder, stored=True), spec, folder)
-    assert outcome.extra["from_layer"] == layer
+    assert outcome.extra["first_layer"] == layer
     assert np.abs(complete - stored).max() < 5e-3  # activations are stored with 16 bits
     assert (complete.argmax(1) == stored.argmax(1)).mean() > 0.97
 
@@ -112,13 +114,14 @@ def test_smart_perturbs_same_layer_with_and_without_stored_activations(family, f
     losses, gradients = [], []
     for stored in (False, True):
         runner = make_runner(one_text(), tmp_path, stored)
-        training, _, tokens = runner.open(spec, np.arange(8), 0)
+        ready = open_training(runner, spec, 8)
+        training = ready.training
         with torch.no_grad():  # a larger output layer, so that the regulariser dominates the loss
             training.model.head.output.weight.mul_(100)
         training.model.train()
         for module in training.frozen:
             module.eval()
-        with Starting(runner, training, tokens, spec) as starting:
+        with FromCachedActivations(runner, ready, spec) as starting:
             assert (starting.layer is not None) == stored
             perturbation = training.perturbation()
             loss = training._loss(np.arange(8), 0, perturbation)
@@ -158,9 +161,10 @@ def test_training_from_stored_activations_matches_with_real_encoder(minilm, tmp_
 def test_remove_restores_the_model(encoders, tmp_path):
     runner = make_runner(one_text(), tmp_path, stored=True)
     spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=1))
-    training, _, tokens = runner.open(spec, np.arange(10), 0)
+    ready = open_training(runner, spec, 10)
+    training = ready.training
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    with Starting(runner, training, tokens, spec) as starting:
+    with FromCachedActivations(runner, ready, spec) as starting:
         assert starting.layer == 1
         assert len(training.model.state_dict()) < len(before)
     after = training.model.state_dict()
@@ -174,9 +178,10 @@ def test_model_with_several_layers_predicts_after_remove(family, encoders, tmp_p
     spec = Spec(encoder=encoders(family), head=Head(pooling="mean", layers="mix"), recipe=Recipe(freeze="all"))
     outputs = []
     for attached in (False, True):
-        training, predictor, tokens = runner.open(spec, np.arange(10), 0)
+        ready = open_training(runner, spec, 10)
+        predictor = ready.predictor
         if attached:
-            with Starting(runner, training, tokens, spec) as starting:
+            with FromCachedActivations(runner, ready, spec) as starting:
                 assert starting.layer is not None
                 predictor.outputs(["a cat"])
         outputs.append(predictor.outputs(["the dog was good", "a cat"]))
@@ -186,11 +191,12 @@ def test_model_with_several_layers_predicts_after_remove(family, encoders, tmp_p
 def test_attached_model_computes_rows_that_are_not_stored(encoders, tmp_path):
     runner = make_runner(one_text(), tmp_path, stored=True)
     spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=1))
-    training, predictor, tokens = runner.open(spec, np.arange(10), 0)
+    ready = open_training(runner, spec, 10)
+    training, predictor = ready.training, ready.predictor
     training.model.eval()
     texts = ["the dog was very very good", "a cat", runner.task.splits["train"].texts(0, 1)[0]]
     expected = predictor.outputs(texts)
-    with Starting(runner, training, tokens, spec):
+    with FromCachedActivations(runner, ready, spec):
         assert np.abs(predictor.outputs(texts) - expected).max() < 1e-3
 
 
@@ -247,10 +253,9 @@ def test_training_from_sample_of_rows_matches_complete_training(encoders, tmp_pa
         recipe=Recipe(freeze="all", epochs=8, learning_rate=2e-2, batch_size=8),
     )
     complete, _ = evaluate(make_runner(task, tmp_path, stored=False), spec, tmp_path)
-    runner = make_runner(task, tmp_path, stored=True)
-    runner._budget = 5000
+    runner = make_runner(task, tmp_path, stored=True, cache_bytes=5000)
     stored, outcome = evaluate(runner, spec, tmp_path)
-    assert outcome.extra["from_layer"] == 2 and np.abs(complete - stored).max() < 5e-3
+    assert outcome.extra["first_layer"] == 2 and np.abs(complete - stored).max() < 5e-3
 
 
 def test_cache_removes_least_recently_used(encoders, tmp_path):
@@ -290,7 +295,7 @@ def test_cache_computation_can_be_stopped(encoders, tmp_path):
 def test_attach_does_nothing_if_embeddings_are_trained(encoders, tmp_path):
     cache = make_cache(encoders(), tmp_path)
     runner = make_runner(one_text(), tmp_path / "run", stored=True)
-    training, _, _ = runner.open(Spec(encoder=encoders(), head=Head(pooling="mean")), np.arange(10), 0)
+    training = open_training(runner, Spec(encoder=encoders(), head=Head(pooling="mean"))).training
     assert attach(training.model, [cache], training.recipe) is None
 
 
@@ -302,6 +307,6 @@ def test_attach_does_nothing_if_outputs_differ(encoders, tmp_path, monkeypatch):
     monkeypatch.setattr(module._Skipped, "forward", lambda self, hidden, *args, **kwargs: hidden * 0)
     runner = make_runner(one_text(), tmp_path, stored=True)
     spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=1))
-    training, _, tokens = runner.open(spec, np.arange(10), 0)
-    with Starting(runner, training, tokens, spec) as starting:
+    ready = open_training(runner, spec, 10)
+    with FromCachedActivations(runner, ready, spec) as starting:
         assert starting.layer is None

@@ -14,7 +14,8 @@ from conftest import FAMILIES, sentences
 from torch import nn
 
 from headhunt.data import Task
-from headhunt.engine.api import prepare, score
+from headhunt.engine.api import score
+from headhunt.engine.assembly import prepare
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head
 from headhunt.modeling.build import build, layers_of
