@@ -15,15 +15,9 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import (
-    assert_all_finite,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import assert_all_finite, check_is_fitted, validate_data
 
 from headhunt.data import Task
 from headhunt.data.labels import ProblemType
@@ -103,12 +97,7 @@ class _HeadEstimator(BaseEstimator):
         options = {"device": self.device, "precision": self.precision, "trust_remote_code": self.trust_remote_code}
         self.result_: SearchResult | None = None
         self.predictor_ = self._search(task, seed, options) if self.search else self._train(task, seed, options)
-        self.predictor_.facts |= self._facts()
         return self
-
-    def _facts(self) -> dict[str, Any]:
-        """Return data of this estimator to save with the model."""
-        return {}
 
     def _check_parameters(self) -> None:
         for name, expected in (("head", Head), ("recipe", Recipe)):
@@ -153,11 +142,7 @@ class _HeadEstimator(BaseEstimator):
         return self.predictor_.outputs(*self._texts(X, reset=False))
 
     def _texts(self, X: Any, reset: bool) -> tuple[list[str], list[str] | None]:
-        """Return the texts of X, and the second texts of pairs.
-
-        Raises:
-            ValueError: If X does not contain one or two texts per row.
-        """
+        """Return the texts of X, and the second texts of pairs; raise ValueError for anything else."""
         if isinstance(X, str | bytes) or X is None:
             raise ValueError(f"X must be a list with one or two texts per row; found {type(X).__name__}.")
         if hasattr(X, "toarray"):
@@ -282,7 +267,9 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
             ValueError: If X or y cannot be used as given.
             HeadhuntError: If the texts or the encoder cannot be used.
         """
-        return self._fit(X, y, self._encode_classes)
+        self._fit(X, y, self._encode_classes)
+        self.predictor_.facts[CLASSES] = {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}
+        return self
 
     def _encode_classes(self, y: Any) -> Labels:
         check_classification_targets(y)
@@ -302,9 +289,6 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
             raise ValueError(f"y must contain texts, numbers or booleans; found {classes.dtype}.")
         self.classes_ = classes
         return "multi_label_classification" if several else "single_label_classification", targets, _names(classes)
-
-    def _facts(self) -> dict[str, Any]:
-        return {CLASSES: {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}}
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row; for several labels, an n × k array of 0 and 1."""
