@@ -62,7 +62,7 @@ def main() -> None:
         storing = time.perf_counter() - began
         whole = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=replace(RECIPE, freeze="all"))
         tokens = runner.open(whole, np.arange(rows), Request(trial=0, spec=whole, seed=0)).tokens
-        depth = runner.activation_caches(whole, tokens)[0].bottom.depth
+        depth = runner.activation_caches(whole, tokens)[0].encoder.depth
         runs = {
             "trainer": trainer_epoch(task, encoder, folder),
             "from_zero": stored_epoch(runner, encoder, "embeddings"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import sentences
 from hub import TOKEN, Hub
-from test_contract import CASES, LABELS, make
+from heads import CASES, LABELS, make
 from typer.testing import CliRunner
 
 from headhunt.cli import app

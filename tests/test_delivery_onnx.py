@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
-from test_contract import CASES, LABELS
+from heads import CASES, LABELS
 
 from headhunt.data.task import Task
 from headhunt.delivery.onnx import export as onnx

@@ -1,4 +1,4 @@
-"""What is saved answers as what was trained: loaded again, in any order, and by transformers alone."""
+"""Predictors and ensembles: outputs, saving and loading, and use by transformers alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LABELS = {
 CUSTOM = Head(convolutions=Convolutions(channels=8), pooling="attention", mlp=Mlp(width=8))
 SIAMESE = Head(pooling="mean", siamese="concat")
 RECIPE = Recipe(max_length=24, truncation="middle")
-# name: head, problem_type, whether it takes pairs
+# name: head, problem type, pair
 CASES = {
     "plain": (Head(), "single_label_classification", False),
     "plain-pair": (Head(), "single_label_classification", True),
@@ -44,7 +44,7 @@ OTHERS = [*sentences(20, seed=2)[0], "not [CLS] it", "a"]
 
 @pytest.fixture(scope="module")
 def made(encoders):
-    """A predictor by case, with weights large enough to make its answers differ."""
+    """Return a function that makes the predictor of a case, with weights large enough for outputs to differ."""
     kept: dict[str, Predictor] = {}
 
     def get(case: str) -> Predictor:
@@ -72,23 +72,23 @@ def made(encoders):
     return get
 
 
-def ask(predictor: Predictor, texts=TEXTS, others=OTHERS) -> np.ndarray:
+def outputs_of(predictor: Predictor, texts=TEXTS, others=OTHERS) -> np.ndarray:
     return predictor.outputs(texts, others if predictor.pair else None)
 
 
 @EVERY
-def test_what_is_loaded_answers_as_what_was_saved(made, case, tmp_path):
+def test_load_restores_outputs_and_attributes(made, case, tmp_path):
     saved = made(case)
     loaded = Predictor.load(saved.save(tmp_path / "model"), precision="fp32")
-    np.testing.assert_allclose(ask(loaded), ask(saved), atol=1e-6)
-    assert np.ptp(ask(saved), axis=0).min() > 0.01, "a model that says the same of everything proves nothing"
+    np.testing.assert_allclose(outputs_of(loaded), outputs_of(saved), atol=1e-6)
+    assert np.ptp(outputs_of(saved), axis=0).min() > 0.01, "outputs must differ for the test to be meaningful"
     for name in ("problem_type", "labels", "pair", "spec", "recipe", "facts"):
         assert getattr(loaded, name) == getattr(saved, name), name
     again = Predictor.load(loaded.save(tmp_path / "again"), precision="fp32")
-    np.testing.assert_allclose(ask(again), ask(saved), atol=1e-6)
+    np.testing.assert_allclose(outputs_of(again), outputs_of(saved), atol=1e-6)
 
 
-def test_length_and_truncation_are_kept_where_the_spec_is_not_known(made, tmp_path):
+def test_load_restores_recipe_without_spec(made, tmp_path):
     known = made("plain")
     options = {
         "problem_type": "single_label_classification",
@@ -106,20 +106,20 @@ def test_length_and_truncation_are_kept_where_the_spec_is_not_known(made, tmp_pa
 
 
 @EVERY
-def test_the_order_of_many_texts_of_uneven_length_is_kept(made, case, monkeypatch):
+def test_outputs_keep_order_of_texts(made, case, monkeypatch):
     predictor = made(case)
     monkeypatch.setattr("headhunt.predictor.WINDOW", 50)
     rng = np.random.default_rng(0)
     texts, others = ([" ".join(rng.choice(WORDS, rng.integers(1, 40))) for _ in range(130)] for _ in range(2))
     done: list[int] = []
-    found = predictor.outputs(texts, others if predictor.pair else None, batch=16, progress=done.append)
-    assert sum(done) == 130 == len(found)
+    outputs = predictor.outputs(texts, others if predictor.pair else None, batch=16, progress=done.append)
+    assert sum(done) == 130 == len(outputs)
     for i in (0, 1, 49, 50, 77, 129):
-        alone = ask(predictor, [texts[i]], [others[i]])
-        np.testing.assert_allclose(found[i], alone[0], atol=1e-5)
+        alone = outputs_of(predictor, [texts[i]], [others[i]])
+        np.testing.assert_allclose(outputs[i], alone[0], atol=1e-5)
 
 
-def test_answers_in_words(made):
+def test_prediction_of_every_problem_type(made):
     classes = made("plain")
     row = classes.predict(TEXTS[0])[0]
     assert row.label == max(row.probabilities, key=row.probabilities.get) and tuple(row.probabilities) == classes.labels
@@ -133,29 +133,29 @@ def test_answers_in_words(made):
 
 
 @EVERY
-def test_no_texts_give_no_answers(made, case):
+def test_outputs_of_no_texts_are_empty(made, case):
     predictor = made(case)
-    empty = ask(predictor, [], [])
+    empty = outputs_of(predictor, [], [])
     assert empty.shape == ((0,) if predictor.problem_type == "regression" else (0, len(predictor.labels)))
     assert predictor.predict([], [] if predictor.pair else None) == []
 
 
-def test_the_wrong_number_of_texts_is_refused(made):
-    with pytest.raises(ModelError, match="one text for each answer; found two"):
+def test_predict_refuses_wrong_number_of_texts(made):
+    with pytest.raises(ModelError, match="one text for each prediction; found two"):
         made("plain").predict(["a"], ["b"])
-    with pytest.raises(ModelError, match="two texts for each answer; found one"):
+    with pytest.raises(ModelError, match="two texts for each prediction; found one"):
         made("plain-pair").predict(["a"])
-    with pytest.raises(ModelError, match="found 2 and 1"):
+    with pytest.raises(ModelError, match=r"texts= and texts_b= .* found 2 and 1"):
         made("plain-pair").predict(["a", "b"], ["c"])
     with pytest.raises(ModelError, match="list of texts"):
         made("plain").outputs("one string")
 
 
-def test_folders_that_are_not_ours_are_refused(made, encoders, tmp_path):
+def test_load_refuses_folders_without_valid_model(made, encoders, tmp_path):
     for folder in (tmp_path, encoders()):
         with pytest.raises(ModelError, match=r"Headhunt saved.*headhunt\.json"):
             Predictor.load(folder)
-    with pytest.raises(ModelError, match=r"nothing must be .* not there\. Check the path"):
+    with pytest.raises(ModelError, match=r"nothing must be .* does not exist\. Check the path"):
         Predictor.load(tmp_path / "nothing")
     folder = made("plain").save(tmp_path / "model")
     card = json.loads((folder / "headhunt.json").read_text())
@@ -165,25 +165,35 @@ def test_folders_that_are_not_ours_are_refused(made, encoders, tmp_path):
             Predictor.load(folder)
 
 
-def test_a_folder_beside_the_model_is_told_apart(made, tmp_path):
+def test_load_refuses_folder_of_unreleased_version(made, tmp_path):
+    folder = made("plain").save(tmp_path / "model")
+    card = json.loads((folder / "headhunt.json").read_text())
+    card["kind"] = card.pop("problem_type")
+    card["recipe"]["rate"] = card["recipe"].pop("learning_rate")
+    (folder / "headhunt.json").write_text(json.dumps(card))
+    with pytest.raises(ModelError, match=r"model was saved by an older, unreleased version .* Train the model again\."):
+        Predictor.load(folder)
+
+
+def test_open_model_explains_run_directories_ensembles_and_exports(made, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "ledger.jsonl").touch()
-    with pytest.raises(ModelError, match=rf"run directory .* no model yet: headhunt resume {run} --time"):
+    with pytest.raises(ModelError, match=r"run directory .* no model yet; resume the search"):
         open_model(run)
     made("plain").save(run / "model")
     with pytest.raises(ModelError, match=rf"run directory of a search\. Use {run / 'model'}\."):
         open_model(run)
     made("plain").save(run / "ensemble" / "000001-0")
     save_ensemble(run / "ensemble", {})
-    with pytest.raises(ModelError, match=rf"cannot be exported, pushed.* yet\. Give one model: {run / 'model'}\."):
+    with pytest.raises(ModelError, match=rf"not be exported, pushed.* yet\. Give one model: {run / 'model'}\."):
         Predictor.load(run / "ensemble")
     (run / "model" / "model.onnx").touch()
-    with pytest.raises(ModelError, match=r"is an ONNX export.*predict\.py.*headhunt serve"):
+    with pytest.raises(ModelError, match=r"is an ONNX export.*can be served.*predict\.py"):
         open_model(run / "model")
 
 
-def test_a_save_that_breaks_off_does_not_look_finished(made, tmp_path, monkeypatch):
+def test_interrupted_save_leaves_no_loadable_folder(made, tmp_path, monkeypatch):
     predictor = made("plain")
     folder = predictor.save(tmp_path / "model")
     Predictor.load(folder)
@@ -194,7 +204,7 @@ def test_a_save_that_breaks_off_does_not_look_finished(made, tmp_path, monkeypat
         Predictor.load(folder)
 
 
-def test_it_says_what_it_is(made):
+def test_predictor_repr(made):
     assert repr(made("plain-pair")).startswith("Predictor(two texts → 3 classes, 0.0 M")
     assert "one text → a number" in repr(made("number"))
 
@@ -211,7 +221,7 @@ json.dump(answers, open(sys.argv[2], "w"))
 """
 
 
-def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(made, tmp_path, outside):
+def test_transformers_pipeline_gives_same_outputs_without_headhunt(made, tmp_path, outside):
     work = []
     for case, (head, _, pair) in CASES.items():
         rows = [{"text": a, "text_pair": b} if pair else a for a, b in zip(TEXTS, OTHERS, strict=True)]
@@ -229,7 +239,7 @@ def test_the_pipeline_of_transformers_gives_the_same_answers_without_headhunt(ma
         names = LABELS[problem_type] or ("score",)
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
         found = np.array([[row[name] for name in names] for row in scores])
-        np.testing.assert_allclose(found, ask(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
+        np.testing.assert_allclose(found, outputs_of(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
 
 
 def with_head(encoder: str, head: Head, seed: int, length: int = 24) -> Predictor:
@@ -257,11 +267,11 @@ def with_head(encoder: str, head: Head, seed: int, length: int = 24) -> Predicto
 
 
 @pytest.mark.parametrize("siamese", [None, "concat"])
-def test_an_ensemble_answers_the_mean_and_runs_a_shared_encoder_once(encoders, tmp_path, siamese):
+def test_ensemble_averages_outputs_and_runs_shared_encoder_once(encoders, tmp_path, siamese):
     heads = [Head(pooling="mean", siamese=siamese), Head(pooling="max", siamese=siamese)]
     heads.append(Head(pooling="mean", layers="mix", siamese=siamese))
     members = [with_head(encoders(), head, seed, 24 if seed < 2 else 8) for seed, head in enumerate(heads)]
-    alone = np.mean([ask(member) for member in members], axis=0)
+    alone = np.mean([outputs_of(member) for member in members], axis=0)
     for i, member in enumerate(members):
         member.save(tmp_path / f"member-{i}")
     save_ensemble(tmp_path, {"trials": [1, 2, 3]})
@@ -271,16 +281,16 @@ def test_an_ensemble_answers_the_mean_and_runs_a_shared_encoder_once(encoders, t
     encoder = loaded.members[0].model.encoder.encoder
     assert all(member.model.encoder is loaded.members[0].model.encoder for member in loaded.members)
     encoder.register_forward_hook(lambda *_: calls.append(1))
-    np.testing.assert_allclose(ask(loaded), alone, atol=1e-5)
-    assert len(calls) == 2, "once for each length the texts are cut to"
+    np.testing.assert_allclose(outputs_of(loaded), alone, atol=1e-5)
+    assert len(calls) == 2, "once for each maximum length"
     assert loaded.predict(TEXTS[0], OTHERS[0] if siamese else None)[0].label in LABELS["single_label_classification"]
     with pytest.raises(ModelError, match="several models"):
         Predictor.load(tmp_path)
 
 
-def test_members_with_encoders_of_their_own_keep_them(encoders):
+def test_ensemble_keeps_different_encoders(encoders):
     members = [with_head(encoders(), Head(pooling="mean"), seed) for seed in (0, 1)]
     with torch.no_grad():
         next(members[1].model.encoder.parameters()).add_(0.5)
-    alone = np.mean([ask(member) for member in members], axis=0)
-    np.testing.assert_allclose(ask(Ensemble(members)), alone, atol=1e-5)
+    alone = np.mean([outputs_of(member) for member in members], axis=0)
+    np.testing.assert_allclose(outputs_of(Ensemble(members)), alone, atol=1e-5)

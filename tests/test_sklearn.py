@@ -1,4 +1,4 @@
-"""Headhunt among scikit-learn's estimators: scikit-learn's own checks, and what its users do."""
+"""Scikit-learn estimators: scikit-learn's own checks and common uses."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TEXTS, LABELS = sentences(96)
 
 
 class Written:
-    """Lets scikit-learn's checks, which know only tables of numbers, check an estimator of texts: rows become words.
+    """Convert numeric rows to words, so that scikit-learn's checks, which use numeric tables, apply to texts.
 
-    Nothing else is changed or checked here, so that what passes is the estimator's own doing.
+    Nothing else is changed here, so that the checks test the estimator itself.
     """
 
     validated = True
@@ -39,9 +39,9 @@ class Written:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.one_d_array, tags.input_tags.string = True, False, False
         tags.no_validation = not self.validated
-        for problem_type in (tags.classifier_tags, tags.regressor_tags):
-            if problem_type is not None:
-                problem_type.poor_score = True  # a random encoder, trained once over the rows
+        for kind in (tags.classifier_tags, tags.regressor_tags):
+            if kind is not None:
+                kind.poor_score = True  # a random encoder, trained for one epoch
         return tags
 
     def _texts(self, X, reset):
@@ -74,7 +74,7 @@ def classifier(encoders) -> HeadClassifier:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("estimator", [WrittenClassifier, WrittenRegressor])
-def test_the_checks_of_scikit_learn_pass_but_for_those_the_docs_name(estimator, encoders):
+def test_check_estimator_passes_except_documented_checks(estimator, encoders):
     page = (Path(__file__).parent.parent / "docs/python.md").read_text()
     exceptions = dict(re.findall(r"^\| `(check_\w+)` \| (.+?) \|$", page, re.MULTILINE))
     assert len(exceptions) > 5
@@ -82,21 +82,22 @@ def test_the_checks_of_scikit_learn_pass_but_for_those_the_docs_name(estimator, 
         estimator(**settings(encoders)), on_fail=None, expected_failed_checks=exceptions
     )
     names = {
-        status: {one["check_name"] for one in results if one["status"] == status} for status in ("failed", "xfail")
+        status: {result["check_name"] for result in results if result["status"] == status}
+        for status in ("failed", "xfail")
     }
     assert names["failed"] == set()
-    assert sum(one["status"] == "passed" for one in results) >= 40
-    # An exception that is none any more is taken from the list; two concern one of the estimators alone.
+    assert sum(result["status"] == "passed" for result in results) >= 40
+    # Checks that pass must leave the documented list; two of them concern only one of the estimators.
     assert set(exceptions) - names["xfail"] <= {"check_classifiers_train", "check_fit2d_1sample"}
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_training_is_checked_where_columns_are_not_counted(encoders):
+def test_check_classifiers_train_passes_without_column_validation(encoders):
     estimator_checks.check_classifiers_train("UnvalidatedClassifier", UnvalidatedClassifier(**settings(encoders)))
 
 
 @pytest.mark.filterwarnings("ignore:Can't test estimator:sklearn.exceptions.SkipTestWarning")
-def test_scikit_learn_knows_that_it_takes_texts():
+def test_tags_declare_text_input():
     for estimator in (HeadClassifier(), HeadRegressor()):
         estimator_checks.check_estimator(estimator)
         tags = estimator.__sklearn_tags__().input_tags
@@ -106,9 +107,9 @@ def test_scikit_learn_knows_that_it_takes_texts():
 @pytest.mark.parametrize(
     "classes",
     [["bad", "good"], [3, 7], [False, True], [-1.0, 2.0], np.array(["bad", "good"], object), ["a ", "a"]],
-    ids=["texts", "whole numbers", "truth values", "decimals", "objects", "texts that differ by a space"],
+    ids=["texts", "integers", "booleans", "floats", "objects", "texts that differ by a space"],
 )
-def test_classes_come_back_as_they_were_given(classes, classifier, tmp_path):
+def test_predict_returns_classes_of_original_type(classes, classifier, tmp_path):
     classes = np.array(classes) if isinstance(classes, list) else classes
     y = classes[[int(label == "good") for label in LABELS]]
     assert classifier.fit(TEXTS, y) is classifier
@@ -123,29 +124,29 @@ def test_classes_come_back_as_they_were_given(classes, classifier, tmp_path):
     assert again.classes_.dtype == y.dtype and (again.predict(TEXTS) == classifier.predict(TEXTS)).all()
 
 
-def test_a_saved_model_names_the_classes(classifier, tmp_path):
+def test_save_keeps_class_names(classifier, tmp_path):
     classifier.fit(TEXTS, np.array(LABELS)).save(tmp_path / "model")
     model = headhunt.load(tmp_path / "model")
     assert model.labels == ("bad", "good")
-    assert [one.label for one in model.predict(TEXTS[:4])] == classifier.predict(TEXTS[:4]).tolist()
+    assert [prediction.label for prediction in model.predict(TEXTS[:4])] == classifier.predict(TEXTS[:4]).tolist()
 
 
-def test_any_folder_of_headhunt_is_an_estimator(encoders, tmp_path):
+def test_load_accepts_any_saved_model(encoders, tmp_path):
     predictor = headhunt.fit((TEXTS, LABELS), encoder=encoders(), spec=None, out=tmp_path / "model")
     estimator = HeadClassifier.load(tmp_path / "model", device="cpu")
-    assert estimator.predict(TEXTS[:9]).tolist() == [one.label for one in predictor.predict(TEXTS[:9])]
+    assert estimator.predict(TEXTS[:9]).tolist() == [prediction.label for prediction in predictor.predict(TEXTS[:9])]
     assert estimator.encoder == encoders() and estimator.recipe == predictor.recipe
     with pytest.raises(ModelError, match="HeadClassifier"):
         HeadRegressor.load(tmp_path / "model")
 
 
-def test_all_rows_are_trained_on(classifier):
+def test_fit_trains_on_all_rows(classifier):
     facts = classifier.fit(TEXTS, LABELS).predictor_.facts
     assert facts["task"]["rows"] == {"train": 96}
     assert "test" not in facts
 
 
-def test_a_random_state_decides_everything(classifier):
+def test_random_state_makes_fit_reproducible(classifier):
     first = classifier.fit(TEXTS, LABELS).predict_proba(TEXTS)
     assert np.array_equal(clone(classifier).fit(TEXTS, LABELS).predict_proba(TEXTS), first)
     other = clone(classifier).set_params(random_state=np.random.RandomState(3)).fit(TEXTS, LABELS)
@@ -153,7 +154,7 @@ def test_a_random_state_decides_everything(classifier):
 
 
 @pytest.mark.parametrize("how", ["list of texts", "array", "objects", "series", "tuple", "one column"])
-def test_texts_are_taken_however_they_come(how, classifier):
+def test_fit_accepts_containers_of_texts(how, classifier):
     import pandas as pd
 
     made = {
@@ -168,7 +169,7 @@ def test_texts_are_taken_however_they_come(how, classifier):
 
 
 @pytest.mark.parametrize("how", ["list of pairs", "array", "frame"])
-def test_pairs_are_taken_however_they_come(how, encoders):
+def test_fit_accepts_containers_of_pairs(how, encoders):
     import pandas as pd
 
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
@@ -189,17 +190,17 @@ def test_pairs_are_taken_however_they_come(how, encoders):
             estimator.predict(made.rename(columns={"a": "c"}))
 
 
-def test_several_labels_at_once(encoders):
+def test_classifier_supports_several_labels(encoders):
     y = np.array([[label == "good", label == "bad", False] for label in LABELS]).astype(int)
     y[0] = 0
     estimator = HeadClassifier(encoders(), head=Head(pooling="mean"), recipe=LONGER, random_state=0).fit(TEXTS, y)
     assert estimator.classes_.tolist() == [0, 1, 2]
     proba = estimator.predict_proba(TEXTS)
-    assert proba.shape == (96, 3) and proba[:, 2].max() < 0.5  # no row has the third
+    assert proba.shape == (96, 3) and proba[:, 2].max() < 0.5  # no row has the third label
     assert estimator.predict(TEXTS).dtype.kind == "i" and estimator.score(TEXTS, y) > 0.8
 
 
-def test_numbers(encoders, tmp_path):
+def test_regressor_fits_saves_and_loads(encoders, tmp_path):
     y = np.array([10.0 if label == "good" else -10.0 for label in LABELS])
     estimator = HeadRegressor(encoders(), head=Head(pooling="mean"), recipe=LONGER, random_state=0).fit(TEXTS, y)
     assert estimator.score(TEXTS, y) > 0.8
@@ -209,7 +210,7 @@ def test_numbers(encoders, tmp_path):
         HeadClassifier.load(tmp_path / "model")
 
 
-def test_in_cross_validation_pipelines_and_grids(classifier):
+def test_classifier_works_in_pipelines_and_grid_search(classifier):
     X, y = np.array(TEXTS), np.array(LABELS)
     lower = make_pipeline(FunctionTransformer(np.char.lower), classifier)
     assert cross_val_predict(lower, X, y, cv=2, method="predict_proba").shape == (96, 2)
@@ -220,12 +221,12 @@ def test_in_cross_validation_pipelines_and_grids(classifier):
 
 
 @pytest.mark.slow
-def test_folds_side_by_side(classifier):
+def test_cross_val_score_works_in_parallel(classifier):
     alone = cross_val_score(classifier, TEXTS, LABELS, cv=2)
     assert np.allclose(cross_val_score(classifier, TEXTS, LABELS, cv=2, n_jobs=2), alone)
 
 
-def test_parameters_reach_into_the_candidate():
+def test_set_params_reaches_nested_fields():
     estimator = HeadClassifier("any", head=Head(pooling="mean", mlp=Mlp()), recipe=Recipe(smart=Smart()))
     params = estimator.get_params()
     assert params["recipe__learning_rate"] == Recipe().learning_rate and params["head__mlp__width"] == Mlp().width
@@ -237,12 +238,20 @@ def test_parameters_reach_into_the_candidate():
     estimator.set_params(recipe=Recipe(epochs=3), recipe__learning_rate=0.5)
     assert estimator.recipe == Recipe(epochs=3, learning_rate=0.5)
     assert clone(estimator).get_params() == estimator.get_params()
-    for wrong in ({"recipe__speed": 1}, {"recipe__lora__rank": 4}, {"speed": 1}, {"recipe__learning_rate": -1.0}):
+    with pytest.raises(ValueError, match="recipe__rate is not a field of Recipe; it was renamed to learning_rate"):
+        estimator.set_params(recipe__rate=1e-3)
+    for wrong in (
+        {"recipe__speed": 1},
+        {"recipe__lora__rank": 4},
+        {"speed": 1},
+        {"recipe__rate": 1e-3},
+        {"recipe__learning_rate": -1.0},
+    ):
         with pytest.raises(ValueError, match=r"recipe|speed|rate"):
             estimator.set_params(**wrong)
 
 
-def test_a_pickle_holds_the_saved_folder_and_no_code_of_ours(classifier):
+def test_pickle_contains_saved_folder_without_tensors(classifier):
     unfitted = pickle.loads(pickle.dumps(classifier))
     assert unfitted.get_params() == classifier.get_params()
     classifier.fit(TEXTS, LABELS)
@@ -252,8 +261,8 @@ def test_a_pickle_holds_the_saved_folder_and_no_code_of_ours(classifier):
     assert again.classes_.tolist() == ["bad", "good"] and not hasattr(clone(again), "predictor_")
     state = classifier.__getstate__()
     assert "model.safetensors" in state["_folder"] and "predictor_" not in state
-    assert not re.search(rb"torch\._utils|_rebuild_|cbuiltins", data)  # no tensors but those of the folder
-    classifier.device = "cuda:9"  # a model may be taken to a machine that lacks what it was trained on
+    assert not re.search(rb"torch\._utils|_rebuild_|cbuiltins", data)  # no tensors except those in the folder
+    classifier.device = "cuda:9"  # the model may be loaded on a machine without this device
     assert np.allclose(pickle.loads(pickle.dumps(classifier)).predict_proba(TEXTS), again.predict_proba(TEXTS))
 
 
@@ -268,7 +277,7 @@ def test_a_pickle_holds_the_saved_folder_and_no_code_of_ours(classifier):
         ([*TEXTS[:-1], float("nan")], LABELS, "row 95 has a missing value"),
         ([*TEXTS[:-1], 3], LABELS, "row 95 has int 3"),
         (np.zeros((96, 5)), LABELS, "found 5 columns"),
-        ([["a", "b"], ["a"]] * 48, LABELS, "as many texts in each row; found 1, 2"),
+        ([["a", "b"], ["a"]] * 48, LABELS, "equally many texts in each row; found 1, 2"),
         (TEXTS, ["good"] * 96, "only one class"),
         (TEXTS, np.linspace(0, 1, 96), "Unknown label type"),
         (TEXTS, [None] * 96, "NaN|None|Unknown label type"),
@@ -276,17 +285,17 @@ def test_a_pickle_holds_the_saved_folder_and_no_code_of_ours(classifier):
         (TEXTS[:4], LABELS[:4], "At least 8 are needed"),
     ],
 )
-def test_what_cannot_be_fitted_is_told(X, y, message, classifier):
+def test_fit_refuses_invalid_data(X, y, message, classifier):
     with pytest.raises((ValueError, TypeError), match=message):
         classifier.fit(X, y)
     with pytest.raises(NotFittedError):
         classifier.predict(TEXTS)
 
 
-def test_parameters_that_contradict_each_other_are_told(encoders):
+def test_fit_refuses_contradictory_parameters(encoders):
     for wrong, message in (
         ({"search": "1m", "head": Head()}, "finds the head itself"),
-        ({"search_options": {"trials": 3}}, "search_options are for a search"),
+        ({"search_options": {"trials": 3}}, "search_options= requires a search"),
         ({"recipe": {"learning_rate": 1}}, "must be a headhunt.Recipe"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
@@ -298,7 +307,7 @@ def test_parameters_that_contradict_each_other_are_told(encoders):
 
 
 @pytest.mark.slow
-def test_a_search_behind_fit(encoders, tmp_path):
+def test_fit_with_search_keeps_run_and_result(encoders, tmp_path):
     options = {"trials": 1, "strategy": "random"}
     (tmp_path / "runs" / "fit-1").mkdir(parents=True)
     estimator = HeadClassifier(
@@ -306,7 +315,7 @@ def test_a_search_behind_fit(encoders, tmp_path):
     )
     estimator.fit(TEXTS, np.array(LABELS) == "good")
     assert estimator.result_.verdict.sentence
-    assert estimator.search_.run_dir == tmp_path / "runs" / "fit-2"  # the first was there
+    assert estimator.search_.run_dir == tmp_path / "runs" / "fit-2"  # fit-1 existed
     assert estimator.predict(TEXTS).dtype == bool
     assert estimator.predictor_.labels == ("False", "True")
     again = pickle.loads(pickle.dumps(estimator))
@@ -314,13 +323,13 @@ def test_a_search_behind_fit(encoders, tmp_path):
 
 
 @pytest.mark.real
-def test_a_real_encoder_across_folds(minilm):
+def test_cross_validation_with_real_encoder(minilm):
     texts = ["a lovely film", "a dreadful film", "what a joy", "what a bore", "I liked it", "I hated it"] * 4
     frozen = Recipe(epochs=20, learning_rate=1e-2, freeze="all")
     model = HeadClassifier(minilm, head=Head(pooling="mean"), recipe=frozen, random_state=0)
     assert cross_val_score(model, texts, [True, False] * 12, cv=2).mean() > 0.9
 
 
-def test_a_search_without_time_for_a_model_is_told(encoders):
+def test_fit_refuses_search_without_time_for_a_model(encoders):
     with pytest.raises(ModelError, match=r"give more than 0\.1"):
         HeadClassifier(encoders(), search=0.1, workers=0).fit(TEXTS, LABELS)

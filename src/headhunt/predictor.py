@@ -1,4 +1,4 @@
-"""What the user takes home: encoder, head, tokenizer and label names, which predict, save and load as one."""
+"""Define `Predictor` and `Ensemble`, trained models that predict, and that can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import from_dict
-from headhunt.modeling.build import load_tokenizer, quiet
+from headhunt.modeling.build import has_unknown_encoder, load_tokenizer, quiet, register_remote_code
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import not_a_model
 from headhunt.spec import Recipe, Spec
+from headhunt.storage import write_text
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length, tokenise
 
 SCHEMA = 1
 CARD = "headhunt.json"
-WINDOW = 16_384  # texts tokenised, sorted and predicted at a time: memory stays flat however many there are
+WINDOW = 16_384  # texts tokenised, sorted and predicted at a time, to limit memory
 BATCH = 64
+OUTPUT_NOUNS = {"single_label_classification": "classes", "multi_label_classification": "labels"}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one text or pair."""
+    """The prediction for one text or pair."""
 
     label: str | list[str] | float
-    """A class, several labels, or a number."""
+    """The class, the labels, or the number."""
     probability: float | None
-    """Of that class, or of the least certain of several labels; None for a number."""
+    """Probability of that class, or of the least certain of several labels; None in regression."""
     probabilities: dict[str, float]
-    """Of every label; empty for a number."""
+    """Probability of every label; empty in regression."""
 
 
 class Predictor:
-    """A trained model that answers.
+    """A trained model with its tokenizer and label names.
 
     Args:
         model: A transformers sequence classification model.
         tokenizer: Its tokenizer.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        labels: Class names; empty for a number.
-        pair: Whether it takes two texts.
-        recipe: How it was trained; length and truncation are used again.
-        spec: The candidate it was, where known.
-        facts: Anything else worth keeping with it: scores, versions, data.
-        device: Where it runs; the fastest there is unless told.
+        labels: Class names; empty in regression.
+        pair: True if the model takes two texts.
+        recipe: Training hyperparameters; maximum length and truncation also apply to predictions.
+        spec: The candidate, if known.
+        facts: Further data to save with the model, such as scores and versions.
+        device: Device to run on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
     """
 
@@ -78,9 +80,9 @@ class Predictor:
         self.precision = precision
 
     def __repr__(self) -> str:
-        answers = f"{len(self.labels)} {self.problem_type}" if self.labels else "a number"
+        output = f"{len(self.labels)} {OUTPUT_NOUNS[self.problem_type]}" if self.labels else "a number"
         size = sum(parameter.numel() for parameter in self.model.parameters()) / 1e6
-        return f"Predictor({'two texts' if self.pair else 'one text'} → {answers}, {size:.1f} M parameters)"
+        return f"Predictor({'two texts' if self.pair else 'one text'} → {output}, {size:.1f} M parameters)"
 
     def _repr_html_(self) -> str:
         from headhunt.report import notebook
@@ -88,7 +90,7 @@ class Predictor:
         return notebook.model_summary(self)
 
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Answers for texts, or pairs where `texts_b` is given."""
+        """Return predictions for texts, or for pairs if `texts_b` is given."""
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
@@ -101,35 +103,39 @@ class Predictor:
         batch: int = BATCH,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """Probabilities (texts, labels), or numbers (texts,), in the order of the texts.
+        """Return probabilities (texts, labels), or numbers (texts,), in the order of the texts.
 
         Args:
             texts: The texts, or the first texts of pairs.
             texts_b: The second texts of pairs.
             batch: Texts per forward pass.
-            progress: Called with the number of texts just done.
+            progress: Function called with the number of texts just predicted.
         """
         self.check(texts, texts_b)
-        found = []
+        windows = []
         for start in range(0, len(texts), WINDOW):
             stop = start + WINDOW
             second = None if texts_b is None else texts_b[start:stop]
-            found.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
+            windows.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
         shape = (0,) if self.problem_type == "regression" else (0, len(self.labels))
-        return np.concatenate(found) if found else np.zeros(shape, np.float32)
+        return np.concatenate(windows) if windows else np.zeros(shape, np.float32)
 
     def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
-        """Refuses what this model does not take."""
+        """Raise `ModelError` if the model does not take these texts."""
         if self.pair != (texts_b is not None):
-            needs = "two texts for each answer" if self.pair else "one text for each answer"
-            raise ModelError(f"This model takes {needs}; found {'one' if texts_b is None else 'two'}.")
+            needed = "two texts" if self.pair else "one text"
+            raise ModelError(
+                f"This model takes {needed} for each prediction; found {'one' if texts_b is None else 'two'}."
+            )
         if texts_b is not None and len(texts) != len(texts_b):
-            raise ModelError(f"Each text needs a second one; found {len(texts)} and {len(texts_b)}.")
+            raise ModelError(
+                f"texts= and texts_b= must have the same length; found {len(texts)} and {len(texts_b)} texts."
+            )
         if isinstance(texts, str):
-            raise ModelError("outputs() takes a list of texts; found one string.")
+            raise ModelError("texts= must be a list of texts; found one string.")
 
     def tokenise(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> Tokens:
-        """Texts as this model takes them."""
+        """Return the tokens of texts, truncated as in training."""
         return tokenise(
             self.tokenizer,
             texts,
@@ -141,23 +147,23 @@ class Predictor:
 
     @property
     def takes(self) -> tuple[int, str, bool]:
-        """Length, truncation and whether each text of a pair is cut by itself: models alike in this share tokens."""
+        """Maximum length, truncation, and True if both apply to each text of a pair. Equal models share tokens."""
         return self.recipe.max_length, self.recipe.truncation, bool(self.spec and self.spec.head.siamese)
 
     def tokens_to_outputs(
         self, tokens: Tokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        """`outputs` of texts that are tokenised already."""
+        """Return the outputs of tokenised texts; see `outputs`."""
         return _mean_outputs([self], tokens, batch, progress)
 
     def activate(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits as answers: probabilities, or the number."""
+        """Return probabilities, or numbers, from logits."""
         if self.problem_type == "single_label_classification":
             return logits.softmax(-1)
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
 
     def prediction(self, row: np.ndarray) -> Prediction:
-        """One row of `outputs` in words."""
+        """Return a row of `outputs` as a `Prediction`."""
         if self.problem_type == "regression":
             return Prediction(float(row), None, {})
         probabilities = dict(zip(self.labels, row.tolist(), strict=True))
@@ -168,17 +174,17 @@ class Predictor:
         return Prediction(chosen, min((probabilities[label] for label in chosen), default=None), probabilities)
 
     def save(self, folder: str | Path, *, card: bool = True) -> Path:
-        """Writes a folder that transformers loads, with or without Headhunt.
+        """Write a folder that transformers can load, with or without Headhunt.
 
         Args:
-            folder: Made where it is not there.
-            card: Whether a model card goes with it, for people to read.
+            folder: Folder to write; created if missing.
+            card: Also write a model card.
         """
         folder = Path(folder)
-        (folder / CARD).unlink(missing_ok=True)  # written last: a folder that has it is whole
+        (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
         with quiet():
             self.model.save_pretrained(folder)
-            # What the file says is what other tools do: cut at our length, and take a "[SEP]" in a text for text.
+            # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.
             self.tokenizer.model_max_length = self.recipe.max_length
             self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
@@ -191,57 +197,78 @@ class Predictor:
             "spec": self.spec.to_dict() if self.spec else None,
             **self.facts,
         }
-        (folder / CARD).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_json(folder / CARD, facts)
         if card:
             write_card(folder)
         return folder
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: torch.device | None = None, precision: str = "auto") -> Predictor:
-        """Reads what `save` wrote. Runs no code from the folder.
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        device: torch.device | None = None,
+        precision: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> Predictor:
+        """Load a folder that `save` wrote. No code from the folder is run.
+
+        Args:
+            folder: The folder.
+            device: Device to run on; the fastest available by default.
+            precision: "auto", "fp32" or "bf16".
+            trust_remote_code: Allow code that comes with the encoder to run.
 
         Raises:
-            ModelError: If the folder holds no such model.
+            ModelError: If the folder does not contain such a model.
         """
         folder = Path(folder)
         if not (folder / CARD).is_file():
             raise not_a_model(folder)
         if _members_of(folder) is not None:
             raise ModelError(
-                f"{folder} is the mean of several models: it answers to predict and evaluate, and cannot be exported, "
+                f"{folder} is an ensemble of several models. It can predict and be evaluated, but not be exported, "
                 f"pushed, served or used for a corpus yet. Give one model: {folder.parent / 'model'}."
             )
         if (folder / "model.onnx").is_file():
             raise ModelError(
-                f"{folder} is an ONNX export, and the folder it was made from is needed here. An export answers to  "
-                f'python {folder / "predict.py"} "some text"  and to  headhunt serve {folder}, and labels a corpus.'
+                f"{folder} is an ONNX export; the folder it was exported from is needed here. An export can be served "
+                f'and can label a corpus, and  python {folder / "predict.py"} "some text"  predicts with it.'
             )
         try:
             card = _read_card(folder / CARD)
             spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
             known = {name: card.pop(name) for name in ("problem_type", "labels", "pair")}
+            spec = Spec.from_dict(spec) if spec else None
+            if has_unknown_encoder(folder):
+                if not (trust_remote_code and spec):
+                    raise _AdviceError(
+                        f"{folder} has an encoder with its own code. Give trust_remote_code=True to run this code."
+                    )
+                register_remote_code(spec.encoder)
             with quiet():
                 model, loaded = AutoModelForSequenceClassification.from_pretrained(
                     folder, dtype=torch.float32, output_loading_info=True
                 )
-            if loaded["missing_keys"]:  # transformers would fill them with chance
+            if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
             tokenizer = load_tokenizer(str(folder))
-            spec = Spec.from_dict(spec) if spec else None
-        except Exception as error:  # what a damaged file makes transformers raise can be anything
+        except _AdviceError:
+            raise
+        except Exception as error:  # damaged files raise errors of many libraries
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
             raise ModelError(f"{folder} cannot be loaded: {reason}. Save the model again.") from None
         return cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, device=device, precision=precision)
 
 
 class Ensemble:
-    """The mean of several models; what it answers is what a `Predictor` answers.
+    """Several models whose outputs are averaged. It predicts like a `Predictor`.
 
-    Members whose encoders are equal share one: it runs once for all of them.
+    Members with equal encoders share one, which runs once per batch.
 
     Args:
         members: Models of the same task.
-        facts: Anything worth keeping with it.
+        facts: Further data of the ensemble.
     """
 
     def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
@@ -259,7 +286,7 @@ class Ensemble:
         return f"Ensemble of {len(self.members)}: {self.members[0]!r}"
 
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Answers for texts, or pairs where `texts_b` is given."""
+        """Return predictions for texts, or for pairs if `texts_b` is given."""
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
@@ -272,21 +299,21 @@ class Ensemble:
         batch: int = BATCH,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """The mean of the members' probabilities (texts, labels) or numbers (texts,), in the order of the texts."""
+        """Return the mean outputs of the members, in the order of the texts; see `Predictor.outputs`."""
         self.members[0].check(texts, texts_b)
-        found = []
+        windows, groups = [], self._groups()
         for start in range(0, len(texts), WINDOW):
             first, second = texts[start : start + WINDOW], None if texts_b is None else texts_b[start : start + WINDOW]
-            parts, last = [], len(self._alike()) - 1
-            for i, group in enumerate(self._alike()):
+            weighted = []
+            for i, group in enumerate(groups):
                 tokens = group[0].tokenise(first, second)
-                mean = _mean_outputs(group, tokens, batch, progress if i == last else None)
-                parts.append(mean * np.float32(len(group) / len(self.members)))
-            found.append(np.sum(parts, axis=0))
-        return np.concatenate(found) if found else self.members[0].outputs([], None if texts_b is None else [])
+                mean = _mean_outputs(group, tokens, batch, progress if i == len(groups) - 1 else None)
+                weighted.append(mean * np.float32(len(group) / len(self.members)))
+            windows.append(np.sum(weighted, axis=0))
+        return np.concatenate(windows) if windows else self.members[0].outputs([], None if texts_b is None else [])
 
-    def _alike(self) -> list[list[Predictor]]:
-        """Members that take the same tokens."""
+    def _groups(self) -> list[list[Predictor]]:
+        """Return the members in groups that take the same tokens."""
         groups: dict[Any, list[Predictor]] = {}
         for member in self.members:
             groups.setdefault(member.takes, []).append(member)
@@ -296,14 +323,14 @@ class Ensemble:
 def _mean_outputs(
     predictors: Sequence[Predictor], tokens: Tokens, batch: int, progress: Callable[[int], None] | None
 ) -> np.ndarray:
-    """The mean of what models that take the same tokens answer, each batch given to all of them in turn."""
+    """Return the mean outputs of models that take the same tokens; each batch is given to all of them in turn."""
     first, order, means = predictors[0], [], []
     with torch.inference_mode(), autocast(first.device, first.precision):
         for rows in by_length(tokens.lengths, batch):
             inputs = {name: x.to(first.device) for name, x in tokens.batch(rows).items()}
-            answers = [one.activate(one.model(**inputs).logits.float()) for one in predictors]
+            outputs = [member.activate(member.model(**inputs).logits.float()) for member in predictors]
             order.append(rows)
-            means.append(answers[0] if len(answers) == 1 else torch.stack(answers).mean(0))
+            means.append(outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0))
             if progress:
                 progress(len(rows))
     values = torch.cat(means).cpu().numpy()
@@ -312,68 +339,78 @@ def _mean_outputs(
     return restored
 
 
-class _Once(torch.nn.Module):
-    """An encoder that several heads share: asked the same again, it answers what it answered."""
+class _SharedEncoder(torch.nn.Module):
+    """An encoder shared by several heads, which returns its last output again for equal inputs."""
 
     def __init__(self, encoder: torch.nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
-        self._asked: dict[str, Any] = {}
-        self._answer: Any = None
+        self._inputs: dict[str, Any] = {}
+        self._output: Any = None
 
-    def forward(self, **asked: Any) -> Any:
-        """What the encoder gives for these tokens, with all layers' states."""
-        wanted = {name: x for name, x in asked.items() if isinstance(x, torch.Tensor)}
-        same = wanted.keys() == self._asked.keys() and all(torch.equal(x, self._asked[n]) for n, x in wanted.items())
+    def forward(self, **inputs: Any) -> Any:
+        """Return the output of the encoder with the hidden states of all layers."""
+        tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
+        same = tensors.keys() == self._inputs.keys() and all(
+            torch.equal(x, self._inputs[n]) for n, x in tensors.items()
+        )
         if not same:
-            self._asked, self._answer = wanted, self.encoder(**{**asked, "output_hidden_states": True})
-        return self._answer
+            self._inputs, self._output = tensors, self.encoder(**{**inputs, "output_hidden_states": True})
+        return self._output
 
 
 def _share_encoders(models: Sequence[PreTrainedModel]) -> None:
-    """Gives models with equal encoders one encoder, which runs once a batch for all of them."""
-    shared: list[_Once] = []
+    """Replace equal encoders of several models by one that runs once per batch."""
+    shared: list[_SharedEncoder] = []
     for model in models:
         if not isinstance(model, HeadhuntForSequenceClassification):
             continue
         weights = model.encoder.state_dict()
-        for once in shared:
-            known = once.encoder.state_dict()
+        for encoder in shared:
+            known = encoder.encoder.state_dict()
             if known.keys() == weights.keys() and all(torch.equal(known[name], x) for name, x in weights.items()):
-                model.encoder = once
+                model.encoder = encoder
                 break
         else:
-            shared.append(_Once(model.encoder))
+            shared.append(_SharedEncoder(model.encoder))
             model.encoder = shared[-1]
 
 
 def save_ensemble(folder: Path, facts: dict[str, Any]) -> None:
-    """Makes a folder of saved models an ensemble, by writing its card."""
+    """Turn a folder of saved models into an ensemble by writing its headhunt.json."""
     names = sorted(member.parent.name for member in folder.glob(f"*/{CARD}"))
-    card = {"schema": SCHEMA, "ensemble": names, **facts}
-    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(folder / CARD, {"schema": SCHEMA, "ensemble": names, **facts})
 
 
 def open_model(
-    folder: str | Path, *, device: torch.device | None = None, precision: str = "auto"
+    folder: str | Path,
+    *,
+    device: torch.device | None = None,
+    precision: str = "auto",
+    trust_remote_code: bool = False,
 ) -> Predictor | Ensemble:
-    """Reads a saved model or ensemble. Runs no code from the folder.
+    """Load a saved model or ensemble; see `Predictor.load`.
 
     Raises:
-        ModelError: If the folder holds neither.
+        ModelError: If the folder contains neither.
     """
     folder = Path(folder)
     names = _members_of(folder)
+    options: dict[str, Any] = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
     if names is None:
-        return Predictor.load(folder, device=device, precision=precision)
+        return Predictor.load(folder, **options)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and "/" not in name for name in names):
         raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
-    members = [Predictor.load(folder / name, device=device, precision=precision) for name in names]
+    members = [Predictor.load(folder / name, **options) for name in names]
     return Ensemble(members, json.loads((folder / CARD).read_text(encoding="utf-8")))
 
 
+class _AdviceError(ModelError):
+    """An error whose message already says what to do."""
+
+
 def _members_of(folder: Path) -> Any:
-    """What a folder's card says of an ensemble; None where it is none."""
+    """Return the member names in a folder's headhunt.json; None if it is not an ensemble."""
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -383,9 +420,18 @@ def _members_of(folder: Path) -> Any:
 
 def _read_card(path: Path) -> dict[str, Any]:
     card = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(card, dict) and "kind" in card:
+        raise _AdviceError(
+            f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
+        )
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
-        raise ModelError(f"{path.name} must hold one JSON object of schema {SCHEMA}")
+        raise ModelError(f"{path.name} must contain one JSON object of schema {SCHEMA}")
     for name in ("problem_type", "labels", "pair", "recipe", "spec"):
         if name not in card:
-            raise ModelError(f"{path.name} must hold {name!r}")
+            raise ModelError(f"{path.name} must contain {name!r}")
     return card
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write headhunt.json. Scores may be NaN, which `storage.write_json` refuses."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -44,13 +44,20 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
         path: The file to write. A symbolic link at this place is replaced, not followed.
         sync: Flush the data to disk before renaming. Pass False for files that can be computed again.
     """
+    with atomic_path(path, sync=sync) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def atomic_path(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """Yield the name of a temporary file, for libraries that open files themselves; see `atomic_file`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
+    partial.open("xb").close()  # fails if anything, a link too, has this name
     try:
-        with partial.open("xb") as file:  # fails if anything, a link too, has this name
-            yield file
-            file.flush()
-            if sync:
+        yield partial
+        if sync:
+            with partial.open("r+b") as file:
                 os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:

@@ -315,8 +315,10 @@ def _check_seeds(seeds: int) -> None:
 def _resolve_space(space: str | Path | Space, encoder: str | None, trust_remote_code: bool) -> tuple[Space, str]:
     """Return the space, and the encoder of the plain head: the one the space names, or the one that was given."""
     if str(space) in NAMED and not isinstance(space, Space):
+        from headhunt.modeling.build import freezable_layers, load_config
+
         encoder = encoder or DEFAULT_ENCODER
-        return Space.load(str(space), layers_of_encoder(encoder, trust_remote_code)), encoder
+        return Space.load(str(space), freezable_layers(load_config(encoder, trust_remote_code))), encoder
     chosen = space if isinstance(space, Space) else Space.load(str(space))
     named = chosen.tree.get("encoder")
     if named is None:

@@ -43,7 +43,8 @@ from headhunt.study.requests import (
     SaveAllFolds,
     SaveFirstFold,
 )
-from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError, attach
+from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError
+from headhunt.training.attach import attach
 from headhunt.training.device import pick_device
 from headhunt.training.tokens import Tokens
 
@@ -193,7 +194,7 @@ class TrialRunner:
                 raise _StoppedError
             training.model.eval()
             raw = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
-        outputs = training.objective.answers(raw)
+        outputs = training.objective.rescale(raw)
         if place is not None:
             training.save(place)
             if until == 1:
@@ -266,7 +267,12 @@ class TrialRunner:
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:
-        predictor = Predictor.load(request.model, device=self.device, precision=self.settings.precision)
+        predictor = Predictor.load(
+            request.model,
+            device=self.device,
+            precision=self.settings.precision,
+            trust_remote_code=self.settings.trust_remote_code,
+        )
         self._write_test_predictions(request.predictions, [predictor.outputs(*self._test_texts())])
         return Outcome("ok")
 
@@ -345,7 +351,7 @@ class TrialRunner:
             )
         layouts: dict[str, Callable[[], Tokens]] = {"joint": lambda: tokens}
         if spec.head.siamese:
-            layouts = {"apart": tokens.apart}
+            layouts = {"apart": tokens.split_pairs}
         elif self.task.pair and spec.recipe.swap_pairs:
             layouts["swapped"] = tokens.swapped
         for layout, make in layouts.items():

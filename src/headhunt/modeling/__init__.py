@@ -1,4 +1,4 @@
-"""Everything an exported model needs: the head as data, as modules, and as a transformers model.
+"""Heads as data and as modules, and the transformers model that joins an encoder and a head.
 
-These files import only torch, transformers and each other, so that they can travel with a saved model.
+All modules except `build` travel with a saved model: they import only torch, transformers and each other.
 """

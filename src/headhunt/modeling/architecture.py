@@ -1,7 +1,7 @@
-"""The head as plain data: what sits between the encoder's token vectors and the answer.
+"""Define the architecture of a head as plain data, without torch.
 
-Frozen, versioned, JSON-able, and free of torch. A part that is off is `None`, so that a head can be written down in one
-way only, and an invalid shape cannot be written down at all: widths are worked out by the builder (`heads.py`).
+The dataclasses are frozen and convert to JSON. A part that is off is `None`. Widths are not part of the data: the
+builder (`heads.py`) derives them, so that an invalid shape cannot be expressed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 SCHEMA = 1
 
-# Names are listed here and built in `heads.py`; a test holds the two lists equal.
+# The modules of these names are in `heads.py`; a test checks that both lists are equal.
 POOLINGS = {
     "cls": "the first token's vector",
-    "pooler": "the first token's vector through the encoder's own pretrained dense layer and tanh",
+    "pooler": "the first token's vector after the encoder's pretrained dense layer and tanh",
     "mean": "the mean of the token vectors",
-    "max": "the largest value of each feature",
-    "mean_max": "mean and max side by side, twice as wide",
-    "attention": "a weighted mean; the weights are learned from the vectors",
+    "max": "the maximum of each feature",
+    "mean_max": "mean and max, concatenated",
+    "attention": "a weighted mean with learned attention weights",
     "routing": "Heinsen routing (arXiv 2211.11754): tokens vote for four output vectors",
 }
 COMPARISONS = {
@@ -29,17 +29,17 @@ COMPARISONS = {
     "concat": "[u; v; |u - v|; u * v]",
     "cosine": "the cosine of u and v, one number",
 }
-SYMMETRIC = ("difference", "dot", "cosine")  # the same whichever text comes first
+SYMMETRIC = ("difference", "dot", "cosine")  # independent of the order of the two texts
 
 
 def require(holds: bool, message: str) -> None:
-    """Raises `ValueError` unless `holds`."""
+    """Raise `ValueError` unless `holds`."""
     if not holds:
         raise ValueError(message)
 
 
 def one_of(value: object, names: object, what: str) -> None:
-    """Raises `ValueError`, with the nearest name, unless `value` is among `names`."""
+    """Raise `ValueError`, with the nearest name, unless `value` is one of `names`."""
     choices = [str(name) for name in names]  # type: ignore[attr-defined]
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
@@ -49,16 +49,16 @@ def one_of(value: object, names: object, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolutions:
-    """Convolutions along the text. The length is kept; padding is masked before every layer."""
+    """Convolutions along the text that keep its length; padding is masked before every layer."""
 
     layers: int = 1
-    """How many, 1 to 8."""
+    """Number of layers, 1 to 8."""
     channels: int = 128
-    """Features each layer gives, 1 to 4096."""
+    """Output features of each layer, 1 to 4096."""
     kernel: int = 3
-    """How many neighbouring tokens one output sees; odd, 1 to 31."""
+    """Kernel size in tokens; odd, 1 to 31."""
     skip: bool = True
-    """Whether each layer's input is added to its output."""
+    """Add each layer's input to its output."""
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= 8, f"convolutions.layers must be 1 to 8; found {self.layers}.")
@@ -71,9 +71,9 @@ class Blocks:
     """Transformer encoder blocks (pre-norm) on the token vectors."""
 
     layers: int = 1
-    """How many, 1 to 8."""
+    """Number of layers, 1 to 8."""
     heads: int = 4
-    """Attention heads, 1 to 64; any width works, the inner width is rounded up to a multiple."""
+    """Attention heads, 1 to 64; the inner width is rounded up to a multiple."""
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= 8, f"blocks.layers must be 1 to 8; found {self.layers}.")
@@ -85,9 +85,9 @@ class Mlp:
     """Hidden layers (linear, GELU, dropout) before the output layer."""
 
     layers: int = 1
-    """How many, 1 to 8."""
+    """Number of layers, 1 to 8."""
     width: int = 128
-    """Features each layer gives, 1 to 8192."""
+    """Output features of each layer, 1 to 8192."""
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= 8, f"mlp.layers must be 1 to 8; found {self.layers}.")
@@ -96,20 +96,20 @@ class Mlp:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What turns token vectors into an answer. `Head()` is the plain head: [CLS] and one linear layer."""
+    """A head, from token vectors to logits. `Head()` is the plain head: [CLS] and one linear layer."""
 
     layers: int | Literal["mix"] = 1
-    """Whose vectors: 1 is the encoder's last layer, k the mean of its last k, "mix" a learned mix of all."""
+    """Encoder layers to read: 1 is the last one, k the mean of the last k, "mix" a learned mix of all."""
     convolutions: Convolutions | None = None
-    """Convolutions on the token vectors, first in line."""
+    """Convolutions on the token vectors."""
     blocks: Blocks | None = None
     """Encoder blocks on the token vectors, after the convolutions."""
     pooling: str = "cls"
-    """How token vectors become one vector; see POOLINGS."""
+    """Pooling of the token vectors into one vector; see POOLINGS."""
     siamese: str | None = None
-    """For pairs: None reads both texts as one sequence; a name of COMPARISONS encodes each alone and compares."""
+    """For pairs: None joins both texts in one sequence; a name of COMPARISONS encodes each text and compares."""
     mlp: Mlp | None = None
-    """Hidden layers before the output."""
+    """Hidden layers before the output layer."""
     dropout: float = 0.1
     """Dropout within the head, 0 to 0.9."""
 
@@ -124,7 +124,7 @@ class Head:
 
     @property
     def plain(self) -> bool:
-        """Whether this is the head everyone uses, which transformers can hold without our code."""
+        """True for the standard head, which transformers can load without Headhunt's code."""
         return self == Head(dropout=self.dropout)
 
 
@@ -132,17 +132,17 @@ Data = TypeVar("Data")
 
 
 def to_dict(data: Any) -> dict[str, Any]:
-    """A dataclass as plain, JSON-able data, with its schema."""
+    """Return a dataclass as plain data for JSON, with its schema."""
     return {"schema": SCHEMA, **asdict(data)}
 
 
 def from_dict(kind: type[Data], data: Any, path: str = "") -> Data:
-    """Reads what `to_dict` wrote, strictly: unknown keys and wrong types are refused, with where and what to do.
+    """Read the output of `to_dict` strictly: unknown keys and wrong types raise `ValueError`.
 
     Args:
-        kind: The dataclass to make.
-        data: A mapping, as JSON gives it.
-        path: Where in a larger document `data` stands, for messages.
+        kind: The dataclass to create.
+        data: A mapping, as read from JSON.
+        path: Position of `data` in a larger document, for messages.
     """
     where = path or kind.__name__.lower()
     require(isinstance(data, dict), f"{where} must be a table of values; found {data!r}.")

@@ -1,18 +1,29 @@
-"""From a name or folder to a model ready to train: pretrained encoder, tokenizer, head.
+"""Build a model that is ready to train from a pretrained encoder and a head.
 
-Stays at home: a saved model never needs it. Hides what differs between families of encoders.
+This module knows the differences between families of encoders. A saved model does not need it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from headhunt.errors import ModelError, out_of_memory
@@ -21,12 +32,7 @@ from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.heads import Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 
-PROBLEMS = {
-    "single_label_classification": "single_label_classification",
-    "multi_label_classification": "multi_label_classification",
-    "regression": "regression",
-}
-# What families call the dropout of their encoder and of their own classification head.
+# Names of the dropout of the encoder and of the classification head in the configurations of all families.
 ENCODER_DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -43,7 +49,7 @@ AutoModelForSequenceClassification.register(HeadhuntConfig, HeadhuntForSequenceC
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers from listing the weights a new head lacks, and from drawing bars of its own."""
+    """Silence the warnings and progress bars of transformers."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()
@@ -56,52 +62,60 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(encoder: str) -> Iterator[None]:
-    """Turns what transformers raises when an encoder is not there into one sentence the user can act on."""
+def loading_errors(encoder: str) -> Iterator[None]:
+    """Turn errors of transformers about an encoder into a `ModelError` with advice."""
     try:
         yield
     except ModelError:
         raise
-    except Exception as error:  # broken files raise whatever the library that reads them likes to
+    except Exception as error:  # damaged files raise errors of many libraries
         if out_of_memory(error):
             raise
+        if "trust_remote_code" in str(error):
+            raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code=True to run it.") from None
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
             f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
-            "offline, give a folder: --encoder DIR."
+            "without a network, encoder= must be a folder."
         ) from None
 
 
 def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
-    """The encoder's configuration."""
-    with quiet(), explained(encoder):
+    """Return the encoder's configuration."""
+    with quiet(), loading_errors(encoder):
         return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
 
 
 def check_length(tokens: int, encoder: str, trust_remote_code: bool = False) -> None:
-    """Refuses to read more of a text than the encoder can take, or next to nothing.
+    """Check a maximum length against the positions of an encoder.
 
     Raises:
-        ModelError: If so.
+        ModelError: If it is larger than the encoder allows, or below 8.
     """
-    known = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
-    longest = known if known and known > 0 else 32768  # what a recipe may hold
+    positions = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
+    longest = positions if positions and positions > 0 else 32768  # the limit of `Recipe.max_length`
     if not 8 <= tokens <= longest:
-        raise ModelError(f"The maximum length must be 8 to {longest} tokens with {encoder!r}; found {tokens}.")
+        raise ModelError(f"max_length= must be 8 to {longest} tokens for {encoder!r}; found {tokens}.")
+
+
+def freezable_layers(config: Any) -> int:
+    """Return the number of layers that can be frozen one by one; 0 if all depths share one layer (ALBERT)."""
+    depth = int(config.num_hidden_layers)
+    return depth if getattr(config, "num_hidden_groups", depth) == depth else 0
 
 
 def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:
-    """The encoder's tokenizer, with truncation and padding that its file may carry switched off."""
-    with quiet(), explained(encoder):
+    """Return the encoder's tokenizer with truncation and padding switched off."""
+    with quiet(), loading_errors(encoder):
         tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes where the files are missing
-        raise ModelError(f"{encoder!r} has no tokenizer: its files are missing, or hold no words.")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers' result if files are missing
+        raise ModelError(f"{encoder!r} has no tokenizer: its files are missing or have no vocabulary.")
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()
         backend.no_padding()
-    # "[SEP]" written by a user is text, not the end of it.
+    # "[SEP]" in a user's text is ordinary text.
     tokenizer.split_special_tokens = True
     return tokenizer
 
@@ -117,27 +131,28 @@ def build(
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A pretrained encoder with a new head.
+    """Return a pretrained encoder with a new head.
 
-    The plain head gives the encoder's own `…ForSequenceClassification`, so that what is saved needs none of our code.
+    The plain head uses the encoder's own `…ForSequenceClassification` class, so that the saved model needs no code of
+    Headhunt.
 
     Args:
-        encoder: A Hugging Face name or a folder.
+        encoder: Hugging Face model name or local folder.
         head: The head as data.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        labels: Class names; empty for a number.
-        separators: The special tokens the tokenizer puts between two texts; a siamese head needs them.
+        labels: Class names; empty for regression.
+        separators: Special tokens between two texts; required by a siamese head.
         encoder_dropout: Dropout within the encoder; None keeps its own.
-        seed: For the head's first weights.
-        trust_remote_code: Whether code that comes with the encoder may run.
+        seed: Random seed of the head's initial weights.
+        trust_remote_code: Allow code that comes with the encoder to run.
     """
     torch.manual_seed(seed)
-    with quiet(), explained(encoder):
+    with quiet(), loading_errors(encoder):
         config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
         names = {
             "id2label": dict(enumerate(labels or ["score"])),
             "label2id": {label: i for i, label in enumerate(labels or ["score"])},
-            "problem_type": PROBLEMS[problem_type],
+            "problem_type": problem_type,
         }
         if encoder_dropout is not None:
             _set(config, ENCODER_DROPOUTS, encoder_dropout)
@@ -147,8 +162,10 @@ def build(
             _set(config, HEAD_DROPOUTS, head.dropout)
             return AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
         pretrained = AutoModel.from_pretrained(encoder, config=config, **loading)
+        if trust_remote_code:
+            _register(type(config), type(pretrained))
         pooler = _dense_of(getattr(pretrained, "pooler", None))
-        ours = HeadhuntConfig(
+        joint = HeadhuntConfig(
             encoder={name: value for name, value in config.to_dict().items() if name != "_name_or_path"},
             head=to_dict(head),
             separator=separators[0] if separators else None,
@@ -156,11 +173,32 @@ def build(
             pad_token_id=config.pad_token_id,
             **names,
         )
-        model = HeadhuntForSequenceClassification(ours, pretrained)
+        model = HeadhuntForSequenceClassification(joint, pretrained)
         pooling = model.head.pooling
         if isinstance(pooling, Pooler) and pooler is not None and pooler.weight.shape == pooling.dense.weight.shape:
             pooling.dense.load_state_dict(pooler.state_dict())
     return model
+
+
+def has_unknown_encoder(folder: Path) -> bool:
+    """Return True if the encoder of a saved model has its own code that is not registered yet."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    encoder = config.get("encoder") if config.get("model_type") == HeadhuntConfig.model_type else None
+    return encoder is not None and encoder["model_type"] not in CONFIG_MAPPING
+
+
+def register_remote_code(encoder: str) -> None:
+    """Run the code that comes with an encoder and register its classes, so that models saved with it can be loaded."""
+    with quiet(), loading_errors(encoder):
+        config = AutoConfig.from_pretrained(encoder, trust_remote_code=True)
+        _register(type(config), get_class_from_dynamic_module(config.auto_map["AutoModel"], encoder))
+
+
+def _register(config_class: type[PretrainedConfig], model_class: type[PreTrainedModel]) -> None:
+    """Make the classes of an encoder known to transformers, unless they are part of it."""
+    if config_class.model_type not in CONFIG_MAPPING:
+        AutoConfig.register(config_class.model_type, config_class)
+        AutoModel.register(config_class, model_class)
 
 
 def _set(config: Any, names: Sequence[str], value: float) -> None:
@@ -170,36 +208,36 @@ def _set(config: Any, names: Sequence[str], value: float) -> None:
 
 
 def _dense_of(pooler: nn.Module | None) -> nn.Linear | None:
-    """The pooler's one linear layer (ALBERT's pooler is that layer, BERT's has it)."""
+    """Return the linear layer of a pooler (ALBERT's pooler is that layer, BERT's contains it)."""
     if pooler is None:
         return None
     return next((module for module in pooler.modules() if isinstance(module, nn.Linear)), None)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """The encoder's layers, lowest first. ALBERT's shared layer counts as one."""
+    """Return the encoder's layers, lowest first. ALBERT's shared layer counts as one."""
     encoder = model.base_model
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
     depth = encoder.config.num_hidden_layers
-    return list(next((found for found in lists if len(found) == depth), lists[0] if lists else []))
+    return list(next((layers for layers in lists if len(layers) == depth), lists[0] if lists else []))
 
 
 def embeddings_of(model: PreTrainedModel) -> list[nn.Module]:
-    """What turns token ids into what enters the first layer."""
+    """Return the modules between token ids and the input of the first layer."""
     encoder = model.base_model
     return [module for name, module in encoder.named_children() if "embed" in name]
 
 
 def output_of(model: PreTrainedModel) -> nn.Linear:
-    """The last linear layer, whose outputs are the logits."""
+    """Return the last linear layer, whose outputs are the logits."""
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     return model.head.output if isinstance(model, HeadhuntForSequenceClassification) else last
 
 
 def longest_input(model: PreTrainedModel) -> int | None:
-    """How many tokens the encoder can take at once; None where positions set no limit."""
+    """Return the maximum number of tokens of the encoder; None if its positions set no limit."""
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa and kin count positions from the padding id on.
+            # RoBERTa and related encoders count positions from the padding id on.
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     return getattr(model.base_model.config, "max_position_embeddings", None)

@@ -1,4 +1,4 @@
-"""The configuration that travels with a saved model: the encoder's own, and the head as data."""
+"""Configuration of a saved model: the encoder's configuration and the head as data."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .architecture import Head, from_dict, to_dict
 
 
 class HeadhuntConfig(PretrainedConfig):
-    """An encoder's configuration and the head on it.
+    """An encoder's configuration together with its head.
 
-    Written with a plain `__init__`, so that a saved folder also loads where transformers is older than ours.
+    A plain `__init__` lets a saved folder load in older versions of transformers too.
 
     Args:
-        encoder: The encoder's configuration, as its `to_dict()` gives it.
-        head: The head, as `architecture.to_dict` gives it.
-        separator: The token that ends the first text of a pair.
-        separators: How many special tokens stand between the two texts of a pair.
-        kwargs: What every configuration has: label names, problem type, padding …
+        encoder: The encoder's configuration as returned by its `to_dict()`.
+        head: The head as returned by `architecture.to_dict`.
+        separator: Token that ends the first text of a pair.
+        separators: Number of special tokens between the two texts of a pair.
+        kwargs: Fields of every configuration, such as label names, problem type and padding.
     """
 
     model_type = "headhunt"
@@ -39,12 +39,12 @@ class HeadhuntConfig(PretrainedConfig):
 
     @property
     def architecture(self) -> Head:
-        """The head, checked."""
+        """The head as a validated dataclass."""
         return from_dict(Head, self.head)
 
     @property
     def encoder_config(self) -> PretrainedConfig:
-        """The encoder's configuration as its own class."""
+        """The encoder's configuration as an instance of its own class."""
         given = dict(self.encoder)
         return AutoConfig.for_model(given.pop("model_type"), **given)
 

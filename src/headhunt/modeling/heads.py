@@ -1,7 +1,7 @@
-"""Heads as modules: blocks, poolings, comparisons, and the one builder that joins them.
+"""Modules of a head (blocks, poolings, comparisons) and `HeadModule`, which joins them.
 
-Every module takes token vectors (batch, tokens, width) and a mask (batch, tokens) that is true where a token is real;
-padding never takes part in any result. A module tells the width it gives as `width`, and the builder passes it on.
+Every module takes token vectors (batch, tokens, width) and a mask (batch, tokens) that is true for real tokens. Padding
+never affects a result. Each module has its output width as `width`, which the builder passes on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from .architecture import Blocks, Convolutions, Head, Mlp
 
-# What a standardised cosine or dot product is multiplied by, so that one feature can move the output as fast as many.
+# Factor of a standardised cosine or dot product: one feature can then change the output as fast as many.
 SIMILARITY_SCALE = 16.0
 
 
@@ -38,7 +38,7 @@ class Convolution(nn.Module):
         widths = [width] + [shape.channels] * shape.layers
         steps = list(pairwise(widths))
         self.layers = nn.ModuleList(nn.Conv1d(a, b, shape.kernel, padding=shape.kernel // 2) for a, b in steps)
-        # A skip needs equal widths: where the layer changes it, a linear map goes beside it.
+        # A skip connection needs equal widths: a linear map adapts the input where they differ.
         self.skips = nn.ModuleList(
             (nn.Identity() if a == b else nn.Linear(a, b, bias=False)) for a, b in steps if shape.skip
         )
@@ -54,7 +54,7 @@ class Convolution(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each behind a norm and beside a skip."""
+    """Self-attention and a feed-forward layer, each with pre-norm and a skip connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class EncoderBlock(nn.Module):
 
 
 class EncoderBlocks(nn.Module):
-    """A stack of encoder blocks and a closing norm."""
+    """A stack of encoder blocks and a final norm."""
 
     def __init__(self, width: int, shape: Blocks, dropout: float) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class EncoderBlocks(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Token vectors to one vector. A subclass sets `width`, what it gives, and writes `forward(x, mask)`."""
+    """Base class of poolings. A subclass sets `width`, its output width, and defines `forward(x, mask)`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class FirstToken(Pooling):
 
 
 class Pooler(Pooling):
-    """The first token's vector through a dense layer and tanh, which starts as the encoder's own where it has one."""
+    """The first token's vector after a dense layer and tanh, initialised from the encoder's pooler if it has one."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -124,14 +124,14 @@ class Mean(Pooling):
 
 
 class Max(Pooling):
-    """The largest value of each feature."""
+    """The maximum of each feature."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return x.masked_fill(~mask.unsqueeze(-1), torch.finfo(x.dtype).min).amax(1)
 
 
 class MeanMax(Pooling):
-    """Mean and max side by side."""
+    """Mean and max, concatenated."""
 
     def __init__(self, width: int) -> None:
         super().__init__(2 * width)
@@ -146,7 +146,7 @@ class Attention(Pooling):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.score = nn.Linear(width, 1, bias=False)  # a bias would shift every score alike and cancel
+        self.score = nn.Linear(width, 1, bias=False)  # a bias would cancel in the softmax
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         scores = self.score(x).squeeze(-1).float().masked_fill(~mask, float("-inf"))
@@ -154,11 +154,11 @@ class Attention(Pooling):
 
 
 class Routing(Pooling):
-    """Heinsen routing (arXiv 2211.11754) from any number of tokens to a few output vectors, side by side.
+    """Heinsen routing (arXiv 2211.11754) from any number of tokens to a few concatenated output vectors.
 
-    Each token has an activation (how far it counts) and votes for every output. Two rounds: the outputs are formed
-    from all votes; then each token's share goes to the outputs that predict it best, and they are formed again from
-    what is used, less what is ignored. A padding token's activation is zero, so it neither is used nor ignored.
+    Each token has an activation and votes for every output. In the first round the outputs are formed from all votes.
+    In the second, each token's weight goes to the outputs that predict it best, and the outputs are formed again.
+    The activation of padding is zero.
     """
 
     OUTPUTS = 4
@@ -211,7 +211,7 @@ POOLINGS: dict[str, type[Pooling]] = {
 
 
 class Comparison(nn.Module):
-    """Two vectors u and v (batch, width) to one of `width` features."""
+    """Base class of comparisons of two vectors u and v (batch, width); the output has `width` features."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -226,10 +226,10 @@ class Difference(Comparison):
 
 
 class Similarity(Comparison):
-    """One number, counted from its mean over the first training batch in units of its spread there.
+    """One similarity, standardised with the mean and standard deviation of the first training batch.
 
-    Which classes are the similar ones is for the data to say. Uncentred, the number would first serve as a bias, its
-    weight would take the sign of the larger class, and the encoder would learn to turn similarity round.
+    Without centring, the similarity would act as a bias at first. Its weight would take the sign of the larger class,
+    and the encoder would learn to invert similarity.
     """
 
     center: Tensor
@@ -243,16 +243,16 @@ class Similarity(Comparison):
         self.register_buffer("fitted", torch.tensor(False))
 
     def measure(self, u: Tensor, v: Tensor) -> Tensor:
-        """How alike two vectors are (batch,)."""
+        """Return the similarity of two vectors (batch,)."""
         raise NotImplementedError
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        alike = self.measure(u, v).float()
+        similarity = self.measure(u, v).float()
         if self.training and not self.fitted:
-            self.center.copy_(alike.detach().mean())
-            self.spread.copy_(alike.detach().std(correction=0).clamp(min=1e-3 + 0.05 * self.center.abs()))
+            self.center.copy_(similarity.detach().mean())
+            self.spread.copy_(similarity.detach().std(correction=0).clamp(min=1e-3 + 0.05 * self.center.abs()))
             self.fitted.fill_(True)
-        return (SIMILARITY_SCALE * (alike - self.center) / self.spread).unsqueeze(-1)
+        return (SIMILARITY_SCALE * (similarity - self.center) / self.spread).unsqueeze(-1)
 
 
 class Dot(Similarity):
@@ -296,13 +296,13 @@ def _mlp(width: int, shape: Mlp | None, dropout: float) -> tuple[nn.Sequential, 
 
 
 class HeadModule(nn.Module):
-    """A head, built. `pool` makes one vector of a text; `forward` makes the logits of one text or a pair.
+    """The module of a head. `pool` returns one vector per text; `forward` returns logits of single texts or pairs.
 
     Args:
         head: The head as data.
         width: The encoder's hidden size.
-        states: How many hidden states the encoder gives (its layers and the embeddings).
-        outputs: How many logits.
+        states: Number of hidden states of the encoder: its layers and the embeddings.
+        outputs: Number of logits.
     """
 
     def __init__(self, head: Head, width: int, states: int, outputs: int) -> None:
@@ -319,17 +319,17 @@ class HeadModule(nn.Module):
         self.dropout = nn.Dropout(head.dropout)
         self.mlp, width = _mlp(width, head.mlp, head.dropout)
         self.output = nn.Linear(width, outputs)
-        # A lone similarity starts almost unused: its sign must come from the data, not from chance.
+        # A single similarity starts with a weight near zero: data, not chance, must decide its sign.
         nn.init.normal_(self.output.weight, std=1e-3 if width == 1 else 0.02)
         nn.init.zeros_(self.output.bias)
 
     @property
     def several_layers(self) -> bool:
-        """Whether the head reads more of the encoder than its last layer."""
+        """True if the head reads more than the encoder's last layer."""
         return self.take != 1
 
     def pool(self, states: tuple[Tensor, ...], mask: Tensor) -> Tensor:
-        """One vector per text, from the encoder's hidden states (the last one suffices unless `several_layers`)."""
+        """Return one vector per text from the encoder's hidden states (only the last one unless `several_layers`)."""
         if self.mix is not None:
             x = self.mix(states)
         else:
@@ -341,7 +341,7 @@ class HeadModule(nn.Module):
         return self.pooling(x, mask)
 
     def forward(self, states: tuple[Tensor, ...], mask: Tensor) -> Tensor:
-        """Logits. For a siamese head the first half of the batch holds the first texts, the second half the others."""
+        """Return logits. For a siamese head, first texts are the first half of the batch, second texts the other."""
         pooled = self.pool(states, mask)
         if self.compare is not None:
             pooled = self.compare(*pooled.unflatten(0, (2, -1)))

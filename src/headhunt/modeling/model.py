@@ -1,4 +1,4 @@
-"""The model: any encoder, one head, one text or a pair, in the Hugging Face way."""
+"""Transformers model that joins any encoder and a head, for single texts and pairs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .heads import HeadModule
 class HeadhuntForSequenceClassification(PreTrainedModel):
     """An encoder and a head.
 
-    A pair is given as the tokenizer joins it, `[CLS] a [SEP] b [SEP]`, whatever the head does with it: a siamese head
-    takes the two texts apart again, so that one tokenizer call, one pipeline and one exported graph serve both modes.
+    A pair is always given as the tokenizer joins it, `[CLS] a [SEP] b [SEP]`. A siamese head splits it again, so that
+    one tokenizer call, one pipeline and one exported graph serve both modes.
 
     Args:
-        config: The encoder's configuration and the head.
-        encoder: A pretrained encoder to take; without it one with random weights is made, to be loaded into.
+        config: Configuration of the encoder and the head.
+        encoder: Pretrained encoder; without it, one with random weights is created from the configuration.
     """
 
     config_class = HeadhuntConfig
@@ -35,7 +35,8 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: HeadhuntConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        encoder_config = config.encoder_config
+        # An encoder with its own code is unknown to AutoConfig; its configuration is then only on the instance.
+        encoder_config = config.encoder_config if encoder is None else encoder.config
         self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config))
         self.head = HeadModule(
             config.architecture,
@@ -43,12 +44,12 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             states=encoder_config.num_hidden_layers + 1,
             outputs=config.num_labels,
         )
-        # ModernBERT, DistilBERT and others know no token types.
+        # ModernBERT, DistilBERT and others have no token types.
         self.takes_types = "token_type_ids" in inspect.signature(self.encoder.forward).parameters
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """The encoder and the head initialise themselves."""
+        """Do nothing: the encoder and the head initialise themselves."""
 
     def forward(
         self,
@@ -58,18 +59,18 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Logits (batch, outputs), and the loss where labels are given.
+        """Return logits (batch, outputs), and the loss if labels are given.
 
         Args:
             input_ids: Token ids (batch, tokens); a pair as the tokenizer joins it.
-            attention_mask: 1 where a token is real (batch, tokens).
-            token_type_ids: 1 in the second text of a pair (batch, tokens), where the encoder knows types.
+            attention_mask: 1 for real tokens, 0 for padding (batch, tokens).
+            token_type_ids: 1 in the second text of a pair (batch, tokens), for encoders with token types.
             labels: Class ids (batch,), multi-hot rows (batch, outputs) or numbers (batch,).
-            kwargs: Accepted for the sake of callers that pass more, and not used.
+            kwargs: Ignored; accepted for callers that pass more arguments.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if self.head.compare is not None:
-            input_ids, mask = self.take_apart(input_ids, mask)
+            input_ids, mask = self.split_pairs(input_ids, mask)
             token_type_ids = None
         types = {"token_type_ids": token_type_ids} if self.takes_types else {}
         outputs = self.encoder(
@@ -80,28 +81,28 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         loss = None if labels is None else self.loss(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
-    def take_apart(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both texts of each pair as sequences of their own: first texts (batch, …), then second texts (batch, …)."""
+    def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         lengths = mask.sum(1, keepdim=True)
         end = (ids == self.config.separator).int().argmax(1, keepdim=True)  # the first text's closing separator
-        # The second text: the opening token again, then all that follows the separators.
+        # The second text: the opening token again, then everything after the separators.
         source = torch.where(positions == 0, 0, positions + end + self.config.separators - 1)
         second = ids.gather(1, source.clamp(max=ids.shape[1] - 1))
         masks = torch.cat([positions <= end, source < lengths])
         joined = torch.cat([ids, second])
-        # What is masked may hold the other text's tokens: hidden from attention, but made plain padding all the same.
+        # Masked positions may contain tokens of the other text: replace them by padding.
         pad = self.config.pad_token_id or 0
         joined = joined.masked_fill(~masks, pad)
         longest = masks.sum(1).max().item()
-        if exporting():  # the length depends on data: the exporter is told what it may be
+        if exporting():  # the length depends on data: give the exporter its bounds
             torch._check(longest >= 2)
             torch._check(longest <= ids.shape[1])
         joined, masks = joined[:, :longest], masks[:, :longest]
         return joined, masks.to(mask.dtype)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss transformers gives for the same problem type."""
+        """Return the loss that transformers computes for the same problem type."""
         if self.config.problem_type == "regression":
             return functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
         if self.config.problem_type == "multi_label_classification":
@@ -113,12 +114,12 @@ HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceC
 
 
 def exporting() -> bool:
-    """Whether the model is being turned into a graph, by whichever of torch's exporters."""
+    """Return True while one of torch's exporters traces the model."""
     return torch.onnx.is_in_onnx_export() or getattr(torch.compiler, "is_exporting", bool)()
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Drops the encoder's pooler: it belongs to the head, and unused weights would only be stored."""
+    """Remove the encoder's pooler: it belongs to the head, and unused weights would be stored."""
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     return encoder

@@ -1,9 +1,22 @@
-"""A candidate model as plain data (`Spec`), the search space it is drawn from (`Space`), and descriptions of both."""
+"""Candidates as plain data (`Spec`), search spaces (`Space`), and descriptions of both."""
 
 from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
 from headhunt.spec.describe import describe, recipe_words, stages
-from headhunt.spec.space import MEANINGS, NAMED, OFF, Choice, Float, Int, Leaf, Log, Maybe, Space, draw_leaf
-from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, SCHEDULES, Lora, Recipe, Smart, Spec, plain
+from headhunt.spec.space import (
+    MEANINGS,
+    NAMED,
+    OFF,
+    Choice,
+    Float,
+    Int,
+    Leaf,
+    Log,
+    Maybe,
+    Space,
+    draw_leaf,
+    inactive_leaves,
+)
+from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, RENAMED, SCHEDULES, Lora, Recipe, Smart, Spec, plain
 
 __all__ = [
     "DEFAULT_ENCODER",
@@ -11,6 +24,7 @@ __all__ = [
     "MEANINGS",
     "NAMED",
     "OFF",
+    "RENAMED",
     "SCHEDULES",
     "Blocks",
     "Choice",
@@ -29,6 +43,7 @@ __all__ = [
     "Spec",
     "describe",
     "draw_leaf",
+    "inactive_leaves",
     "plain",
     "recipe_words",
     "stages",

@@ -1,4 +1,4 @@
-"""A candidate in words: its parts from tokens to answer, and how it is trained. What reports and cards say of it."""
+"""Describe a candidate in words for reports, model cards and the terminal."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from headhunt.spec.spec import FREEZES, Spec
 
 
 def describe(spec: Spec) -> str:
-    """A candidate in a few words."""
+    """Return a one-line summary of a candidate."""
     head, recipe = spec.head, spec.recipe
     words = ["plain head"] if head.plain else [f"{head.pooling.replace('_', '+')} pooling"]
     if head.siamese:
         words.append(f"siamese {head.siamese}")
     if head.layers != 1:
-        words.append("all layers mixed" if head.layers == "mix" else f"last {head.layers} layers")
+        words.append("mix of all layers" if head.layers == "mix" else f"last {head.layers} layers")
     for name, part in (("convolutions", head.convolutions), ("blocks", head.blocks), ("MLP", head.mlp)):
         if part is not None:
             words.append(f"{part.layers} {name}")
     frozen = {"none": "all trained", "embeddings": "embeddings frozen", "all": "encoder frozen"}
     words.append(frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"))
-    words.append(f"rate {recipe.learning_rate:.1g}")
+    words.append(f"learning rate {recipe.learning_rate:.1g}")
     if recipe.smart:
         words.append("SMART")
     return ", ".join(words)
 
 
 def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> list[dict[str, Any]]:
-    """A candidate from tokens to answer, as it is drawn: stages with a title and a detail.
+    """Return the stages of a candidate from tokens to output, each with a title and a detail, for diagrams.
 
     Args:
         spec: The candidate.
-        layers: How many layers the encoder has; None where that is not known.
-        pair: Whether each row has two texts.
+        layers: Number of layers of the encoder; None if unknown.
+        pair: True if each row has two texts.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        labels: How many there are.
+        labels: Number of labels.
     """
     head, recipe = spec.head, spec.recipe
     twice = head.siamese is not None
     tokens = ("text a", "text b") if twice else ("[CLS] a [SEP] b [SEP]",) if pair else ("[CLS] text [SEP]",)
     frozen = {"none": 0, "embeddings": 0, "all": layers}.get(str(recipe.freeze), recipe.freeze)
-    taken = {1: "the last layer", "mix": "a learned mix of all layers"}.get(
+    layers_used = {1: "the last layer", "mix": "a learned mix of all layers"}.get(
         head.layers, f"the mean of the last {head.layers} layers"
     )
     trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
@@ -61,7 +61,7 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
             "embeddings_frozen": recipe.freeze != "none",
             "taken": head.layers,
         },
-        {"stage": "layers", "title": "token vectors", "detail": taken},
+        {"stage": "layers", "title": "token vectors", "detail": layers_used},
     ]
     if head.convolutions is not None:
         part = head.convolutions
@@ -74,32 +74,35 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     drawn.append(
         {"stage": "pooling", "title": f"{head.pooling.replace('_', ' + ')} pooling", "detail": POOLINGS[head.pooling]}
     )
-    for one in drawn:
-        one["twice"] = twice
+    for stage in drawn:
+        stage["twice"] = twice
     if head.siamese is not None:
         drawn.append({"stage": "comparison", "title": head.siamese, "detail": COMPARISONS[head.siamese]})
     if head.mlp is not None:
         title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
         drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
-    answer = {
+    output = {
         "single_label_classification": f"one of {labels} classes",
         "multi_label_classification": f"any of {labels} labels",
     }.get(problem_type, "a number")
-    drawn.append({"stage": "output", "title": answer, "detail": f"one linear layer, dropout {head.dropout:.2g}"})
+    drawn.append({"stage": "output", "title": output, "detail": f"one linear layer, dropout {head.dropout:.2g}"})
     return drawn
 
 
 def recipe_words(spec: Spec) -> dict[str, str]:
-    """How a candidate is trained, in words, without what is off."""
+    """Return the recipe of a candidate as names and values, without the parts that are off."""
     recipe = asdict(spec.recipe)
-    words = {"learning_rate": f"{recipe['learning_rate']:.2g}", "head rate": f"× {recipe['head_lr_multiplier']:.3g}"}
+    words = {
+        "learning rate": f"{recipe['learning_rate']:.2g}",
+        "head learning rate": f"× {recipe['head_lr_multiplier']:.3g}",
+    }
     if recipe["layer_decay"] != 1:
         words["layer decay"] = f"× {recipe['layer_decay']:g} per layer"
     words |= {
         "schedule": recipe["schedule"],
         "warm-up": f"{recipe['warmup'] * 100:.0f}\N{NO-BREAK SPACE}% of the training",
         "epochs": f"{recipe['epochs']:g}",
-        "batch_size": str(recipe["batch_size"]),
+        "batch size": str(recipe["batch_size"]),
         "weight decay": f"{recipe['weight_decay']:g}",
         "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
         "texts": f"{recipe['max_length']} tokens, cut at the {recipe['truncation']}"
@@ -115,9 +118,9 @@ def recipe_words(spec: Spec) -> dict[str, str]:
     if recipe["label_smoothing"]:
         words["label smoothing"] = f"{recipe['label_smoothing']:g}"
     if recipe["class_weights"]:
-        words["class weights"] = "each class counts alike"
+        words["class weights"] = "inverse to class frequency"
     if recipe["swap_pairs"]:
-        words["pairs"] = "in random order while training"
+        words["pairs"] = "swapped at random during training"
     return words
 
 

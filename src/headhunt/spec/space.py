@@ -1,7 +1,7 @@
-"""What may be chosen, as data: a tree in the shape of a `Spec` with leaves in place of values.
+"""Define `Space`, a search space as data: a tree in the shape of a `Spec` with distributions as leaves.
 
-A sampler sees every leaf of the tree each time, named by its path ("head.convolutions.kernel"), whether its part is on
-or off; what is off is then left out, so that the same candidate has one form and one hash however it was reached.
+A sampler is asked for every leaf of the tree each time, named by its path ("head.convolutions.kernel"), even if its
+part is off. Parts that are off are then removed, so that the same candidate always has the same form and hash.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.spec.spec import FREEZES, SCHEDULES, Spec
+from headhunt.spec.spec import FREEZES, SCHEDULES, Spec, refuse_renamed
 
 SCHEMA = 1
-OFF = "off"  # how a file, which may have no null, writes None
+OFF = "off"  # None in a file: TOML has no null
+PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
+CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values."""
+    """A categorical parameter."""
 
     options: tuple[Any, ...]
 
@@ -36,7 +38,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number, both ends included."""
+    """An integer parameter, both ends included."""
 
     low: int
     high: int
@@ -47,7 +49,7 @@ class Int:
 
 @dataclass(frozen=True)
 class Float:
-    """A number between two others."""
+    """A real parameter, drawn uniformly."""
 
     low: float
     high: float
@@ -58,7 +60,7 @@ class Float:
 
 @dataclass(frozen=True)
 class Log:
-    """A positive number whose logarithm is drawn evenly."""
+    """A positive real parameter, drawn uniformly on a logarithmic scale."""
 
     low: float
     high: float
@@ -73,16 +75,16 @@ Suggest = Callable[[str, Leaf], Any]
 
 @dataclass(frozen=True)
 class Maybe:
-    """A part of the head or recipe that may be left out."""
+    """An optional part of the head or recipe."""
 
     tree: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Space:
-    """What may be chosen.
+    """A search space.
 
-    `tree` has the keys of a `Spec`; a value is a leaf, a nested tree, a `Maybe`, or a constant.
+    `tree` has the keys of a `Spec`. A value is a leaf, a nested tree, a `Maybe`, or a constant.
     """
 
     name: str
@@ -90,65 +92,73 @@ class Space:
 
     def __post_init__(self) -> None:
         _check(self.tree, Spec, "")
-        for pick in (0, -1):  # every leaf's ends must make a valid spec
-            self.sample(partial(_end, pick), encoder="any")
+        for index in (0, -1):  # both ends of every leaf must make a valid spec
+            self.sample(partial(_end, index), encoder="any")
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
-        """Every parameter by its path, the switch of a part that may be off (a `Choice` of false, true) included."""
+        """Yield every parameter with its path. The switch of an optional part is a `Choice` of false and true."""
         yield from _leaves(self.tree, "")
 
-    def sample(self, suggest: Suggest, *, encoder: str | None = None, pair: bool = True) -> Spec:
-        """Draws a candidate.
+    def sample(
+        self, suggest: Suggest, *, encoder: str | None = None, pair: bool = True, problem_type: str | None = None
+    ) -> Spec:
+        """Draw a candidate.
 
         Args:
-            suggest: Called for every leaf with its path; gives the value.
-            encoder: The encoder, where the space names none.
-            pair: Whether the task has two texts; choices about pairs are void otherwise.
+            suggest: Function that returns a value for each path and leaf.
+            encoder: Encoder to use if the space has none.
+            pair: True if the task has two texts per row.
+            problem_type: Problem type of the task, if known.
 
         Raises:
-            SpecError: If the values make no candidate, or no encoder is named.
+            SpecError: If the values do not make a valid candidate, or there is no encoder.
         """
         data = _draw(self.tree, suggest, "")
         if encoder and "encoder" not in data:
             data["encoder"] = encoder
-        if not pair:
-            data.get("head", {}).pop("siamese", None)
-            data.get("recipe", {}).pop("swap_pairs", None)
+        for path in inactive_leaves(pair=pair, problem_type=problem_type):
+            part, name = path.split(".")
+            data.get(part, {}).pop(name, None)
         return Spec.from_dict(data)
 
-    def draw(self, seed: int, *, encoder: str | None = None, pair: bool = True) -> Spec:
-        """Draws a candidate at random."""
+    def draw(
+        self, seed: int, *, encoder: str | None = None, pair: bool = True, problem_type: str | None = None
+    ) -> Spec:
+        """Draw a candidate at random; see `sample`."""
         rng = random.Random(seed)
-        return self.sample(lambda path, leaf: draw_leaf(leaf, rng), encoder=encoder, pair=pair)
+        return self.sample(
+            lambda path, leaf: draw_leaf(leaf, rng), encoder=encoder, pair=pair, problem_type=problem_type
+        )
 
     def size(self) -> int:
-        """How many architectures there are: heads and what of the encoder is frozen; no rates, no other numbers."""
+        """Return the number of architectures: heads times choices of frozen layers. Real parameters do not count."""
         freeze = self.tree.get("recipe", {}).get("freeze")
         return _count(self.tree.get("head", {})) * (_count({"freeze": freeze}) if freeze is not None else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as a file holds it."""
+        """Return plain data, as in a file."""
         return {"schema": SCHEMA, "name": self.name, **_plain(self.tree)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], name: str = "own") -> Space:
-        """Reads what a TOML or JSON file holds.
+        """Read the content of a TOML or JSON file.
 
         Raises:
-            SpecError: If a name is unknown or a value makes no valid spec.
+            SpecError: If a name is unknown or renamed, or a value does not make a valid spec.
         """
         data = dict(data)
         if data.pop("schema", SCHEMA) != SCHEMA:
             raise SpecError(f"A space must have schema {SCHEMA}.")
+        refuse_renamed(data)
         return cls(data.pop("name", name), _parse(data, ""))
 
     @classmethod
     def load(cls, name: str | Path, layers: int = 6) -> Space:
-        """A space by name (`paper`, `default`) or from a TOML or JSON file.
+        """Load a space by name (`paper`, `default`) or from a TOML or JSON file.
 
         Args:
-            name: Which.
-            layers: How many layers the encoder has: what may be frozen follows from it.
+            name: Name or file.
+            layers: Number of layers of the encoder that can be frozen one by one; 0 offers no such choice.
         """
         if name in NAMED:
             return NAMED[str(name)](layers)
@@ -156,19 +166,29 @@ class Space:
         if not path.is_file():
             near = difflib.get_close_matches(str(name), NAMED, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise SpecError(f"A space is {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
+            raise SpecError(f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
         try:
             text = path.read_text(encoding="utf-8")
             data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except ValueError as error:
-            raise SpecError(f"{path} must be TOML (or JSON, if so named); it is not: {error}.") from None
+            raise SpecError(f"{path} must be TOML, or JSON with the suffix .json; it is not valid: {error}.") from None
         if not isinstance(data, dict):
-            raise SpecError(f"{path} must hold a table with head, recipe or encoder.")
+            raise SpecError(f"{path} must contain a table with head, recipe or encoder.")
         return cls.from_dict(data, path.stem)
 
 
+def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str, ...]:
+    """Return the paths of parameters that have no effect on a task.
+
+    Args:
+        pair: True if the task has two texts per row.
+        problem_type: Problem type of the task, if known.
+    """
+    return (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
+
+
 def paper(layers: int = 6) -> Space:
-    """What "Neural Architecture Search for Sentence Classification with BERT" (arXiv 2403.18547) describes."""
+    """Return the space of "Neural Architecture Search for Sentence Classification with BERT" (arXiv 2403.18547)."""
     return Space(
         "paper",
         {
@@ -197,8 +217,8 @@ def paper(layers: int = 6) -> Space:
 
 
 def default(layers: int = 6) -> Space:
-    """Ours: narrower heads, all poolings and comparisons, and the recipe items that decide on small data."""
-    some = sorted({round(layers * share) for share in (1 / 3, 1 / 2, 2 / 3)} - {0, layers})
+    """Return the default space: small heads, all poolings and comparisons, and recipes for small data."""
+    depths = sorted({round(layers * fraction) for fraction in (1 / 3, 1 / 2, 2 / 3)} - {0, layers})
     return Space(
         "default",
         {
@@ -225,7 +245,7 @@ def default(layers: int = 6) -> Space:
                 "weight_decay": Choice((0.0, 1e-5, 1e-4, 1e-2)),
                 "schedule": Choice(tuple(SCHEDULES)),
                 "warmup": Choice((0.0, 0.06, 0.2)),
-                "freeze": Choice(("none", "embeddings", *some, "all")),
+                "freeze": Choice(("none", "embeddings", *depths, "all")),
                 "batch_size": Choice((16, 32)),
                 "encoder_dropout": Choice((None, 0.0, 0.2)),
                 "label_smoothing": Choice((0.0, 0.05, 0.1)),
@@ -269,7 +289,7 @@ def _draw(tree: dict[str, Any], suggest: Suggest, path: str) -> dict[str, Any]:
 
 
 def draw_leaf(leaf: Leaf, rng: random.Random) -> Any:
-    """A value of a leaf at random."""
+    """Return a random value of a leaf."""
     if isinstance(leaf, Choice):
         return rng.choice(leaf.options)
     if isinstance(leaf, Int):
@@ -279,10 +299,10 @@ def draw_leaf(leaf: Leaf, rng: random.Random) -> Any:
     return min(leaf.high, max(leaf.low, leaf.low * (leaf.high / leaf.low) ** rng.random()))
 
 
-def _end(pick: int, path: str, leaf: Leaf) -> Any:
+def _end(index: int, path: str, leaf: Leaf) -> Any:
     if isinstance(leaf, Choice):
-        return leaf.options[pick]
-    return leaf.high if pick else leaf.low
+        return leaf.options[index]
+    return leaf.high if index else leaf.low
 
 
 def _count(tree: dict[str, Any]) -> int:
@@ -299,29 +319,29 @@ def _count(tree: dict[str, Any]) -> int:
     return total
 
 
-def _check(tree: dict[str, Any], kind: Any, path: str) -> None:
-    """Refuses names a spec does not have, at every level."""
-    known = {field.name for field in fields(kind)}
+def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
+    """Raise `SpecError` for names that a spec does not have and for empty or reversed ranges."""
+    known = {field.name for field in fields(part_type)}
     for key, node in tree.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join(sorted(known))}."
-            raise SpecError(f"A space has the names of a spec; {path}{key} is none.{hint}")
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known names: {', '.join(sorted(known))}."
+            raise SpecError(f"A space must use the field names of a spec; found {path}{key}.{hint}")
         inner = node.tree if isinstance(node, Maybe) else node
-        part = _part(get_type_hints(kind)[key])
+        nested = _dataclass_in(get_type_hints(part_type)[key])
         if isinstance(inner, dict):
-            if part is None:
-                raise SpecError(f"{path}{key} is one value, not a table.")
-            _check(inner, part, f"{path}{key}.")
+            if nested is None:
+                raise SpecError(f"{path}{key} must be one value, not a table.")
+            _check(inner, nested, f"{path}{key}.")
         elif isinstance(inner, Choice) and not inner.options:
-            raise SpecError(f"{path}{key} needs at least one value to choose.")
+            raise SpecError(f"{path}{key} must list at least one value.")
         elif isinstance(inner, Int | Float | Log) and not inner.low <= inner.high:
-            raise SpecError(f"{path}{key} must run from low to high; found {inner.low} to {inner.high}.")
+            raise SpecError(f"{path}{key} must be a range from low to high; found {inner.low} to {inner.high}.")
         elif isinstance(inner, Log) and inner.low <= 0:
-            raise SpecError(f"{path}{key} is logarithmic, so it must start above 0; found {inner.low}.")
+            raise SpecError(f"{path}{key} is logarithmic and must start above 0; found {inner.low}.")
 
 
-def _part(hint: Any) -> Any:
+def _dataclass_in(hint: Any) -> Any:
     return next((option for option in (hint, *get_args(hint)) if is_dataclass(option)), None)
 
 
@@ -365,5 +385,5 @@ def _plain(tree: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-# What a person reading the tree may want to know about a value.
+# Explanations of values, for the printed tree of a space.
 MEANINGS = {"pooling": POOLINGS, "siamese": COMPARISONS, "schedule": SCHEDULES, "freeze": FREEZES}

@@ -1,14 +1,13 @@
-"""A candidate as plain data: an encoder, a head, and the recipe by which they are trained.
+"""Define `Spec`, a candidate as plain data: an encoder, a head, and the recipe that trains them.
 
-Frozen, strict JSON, one canonical form and its hash. A part that is off is `None`, so that the same candidate is always
-written in the same way however it was reached.
+A spec is frozen, reads and writes strict JSON, and has one canonical form and one hash. A part that is off is `None`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,36 +16,38 @@ from headhunt.modeling.architecture import SCHEMA, SYMMETRIC, Head, from_dict, o
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 SCHEDULES = {
-    "cosine": "half a cosine down to zero",
-    "linear": "a straight line down to zero",
-    "slanted": "slanted triangular: a short rise over the first tenth, then a straight line down to 1/32",
+    "cosine": "cosine decay to zero",
+    "linear": "linear decay to zero",
+    "slanted": "slanted triangular: linear warm-up over the first tenth, then linear decay to 1/32",
     "constant": "no decay",
 }
 FREEZES = {
     "none": "everything is trained",
-    "embeddings": "all but the embeddings is trained",
+    "embeddings": "everything except the embeddings is trained",
     "all": "only the head is trained",
 }
+# Fields of unreleased versions. Specs and spaces that use them are refused with the new name.
+RENAMED = {"rate": "learning_rate", "batch": "batch_size", "head_rate": "head_lr_multiplier"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smart:
-    """Smoothness-inducing regularisation (Jiang et al. 2020).
+    """Settings of smoothness-inducing regularisation (SMART, Jiang et al. 2020).
 
-    What enters the encoder's layers is moved a little in the direction that changes the answer most, and the change of
-    the answer is added to the loss.
+    The input of the lowest trained layer is perturbed in the direction that changes the output most. The change of the
+    output is added to the loss.
     """
 
     weight: float = 5.0
-    """λ, what the regulariser counts beside the loss; above 0, up to 100."""
+    """Weight of the regulariser (λ), above 0 and up to 100."""
     radius: float = 0.02
-    """The largest change of any feature of a token (ℓ∞), as a share of the root mean square of what is moved."""
+    """Largest change of any feature of a token (ℓ∞), relative to the root mean square of the perturbed tensor."""
     sigma: float = 1e-5
-    """Standard deviation of the random start."""
+    """Standard deviation of the random initial perturbation."""
     eta: float = 1e-3
-    """Length of the one ascent step, along the gradient divided by its largest value."""
+    """Length of the single ascent step along the normalised gradient."""
     epsilon: float = 1e-6
-    """Added where the step is divided by its size, so that a zero step stays zero."""
+    """Constant added to the divisor when the step is normalised."""
 
     def __post_init__(self) -> None:
         require(0 < self.weight <= 100, f"smart.weight must be above 0, up to 100; found {self.weight}.")
@@ -56,12 +57,12 @@ class Smart:
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank updates of the encoder's layers in place of its weights; merged into them when the model is saved."""
+    """Settings of low-rank adaptation (LoRA). The updates are merged into the weights when the model is saved."""
 
     rank: int = 8
     """Rank of each update, 1 to 256."""
     alpha: float = 16.0
-    """Scale of the updates."""
+    """Scale of the updates (LoRA's alpha)."""
 
     def __post_init__(self) -> None:
         require(1 <= self.rank <= 256, f"lora.rank must be 1 to 256; found {self.rank}.")
@@ -70,42 +71,42 @@ class Lora:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a candidate is trained."""
+    """Training hyperparameters of a candidate."""
 
     epochs: float = 10.0
-    """Passes over the training rows; the budget is counted in examples seen."""
+    """Passes over the training rows."""
     batch_size: int = 32
     """Examples per step."""
     learning_rate: float = 5e-5
     """Learning rate of the encoder's top layer."""
     head_lr_multiplier: float = 1.0
-    """The head's rate as a multiple of `learning_rate`."""
+    """Learning rate of the head as a multiple of `learning_rate`."""
     layer_decay: float = 1.0
-    """Each layer below learns at this multiple of the rate of the one above, 0.1 to 1."""
+    """Factor by which the learning rate falls from each layer to the one below, 0.1 to 1."""
     weight_decay: float = 0.01
-    """AdamW's weight decay, never on norms and biases."""
+    """AdamW's weight decay; norms and biases have none."""
     schedule: str = "cosine"
-    """How the rate falls; see SCHEDULES."""
+    """Learning rate schedule; see SCHEDULES."""
     warmup: float = 0.06
-    """Share of the training over which the rate rises from zero, 0 to 0.9."""
+    """Fraction of the training over which the learning rate rises from zero, 0 to 0.9."""
     freeze: int | Literal["none", "embeddings", "all"] = "none"
-    """What is not trained: see FREEZES; k freezes the embeddings and the lowest k layers."""
+    """Frozen part of the encoder: see FREEZES; a number k freezes the embeddings and the lowest k layers."""
     lora: Lora | None = None
     """Low-rank updates in place of training the encoder's weights."""
     encoder_dropout: float | None = None
     """Dropout within the encoder; None keeps the encoder's own."""
     label_smoothing: float = 0.0
-    """Share of the target spread over all classes, 0 to 0.5."""
+    """Fraction of the target spread over all classes, 0 to 0.5. No effect in regression."""
     class_weights: bool = False
-    """Whether rare classes count more, so that each class counts alike."""
+    """Weight classes inversely to their frequency. No effect in regression."""
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
     max_length: int = 128
-    """Tokens kept of a text (a siamese head: of each), special ones included; fewer where the encoder takes fewer."""
+    """Maximum number of tokens, special tokens included. A siamese head applies it to each text."""
     truncation: Literal["end", "middle"] = "end"
-    """Where a longer text is cut."""
+    """Position at which longer texts are cut."""
     swap_pairs: bool = False
-    """Whether the two texts of a pair come in random order while training."""
+    """Swap the two texts of a pair at random during training."""
 
     def __post_init__(self) -> None:
         require(0 < self.epochs <= 1000, f"epochs must be above 0, up to 1000; found {self.epochs}.")
@@ -132,53 +133,65 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One candidate."""
+    """A candidate: an encoder, a head and a recipe."""
 
     encoder: str
-    """A Hugging Face name or a folder."""
+    """Hugging Face model name or local folder."""
     head: Head = field(default_factory=Head)
-    """What sits on the encoder."""
+    """Architecture of the head."""
     recipe: Recipe = field(default_factory=Recipe)
-    """How it is trained."""
+    """Training hyperparameters."""
 
     def __post_init__(self) -> None:
         require(bool(self.encoder.strip()), "encoder must name a Hugging Face model or a folder; found nothing.")
 
-    def canonical(self) -> Spec:
-        """The same candidate with every choice that changes nothing put to one value."""
+    def canonical(self, problem_type: str | None = None) -> Spec:
+        """Return the same candidate with every field that has no effect at its default.
+
+        Args:
+            problem_type: Problem type of the task, if known. Regression ignores label smoothing and class weights.
+        """
         recipe = self.recipe
         if recipe.freeze == 0:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
             recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None)
         if recipe.lora is not None and recipe.freeze == "none":
-            recipe = replace(recipe, freeze="embeddings")  # low-rank updates leave the embeddings as they are
+            recipe = replace(recipe, freeze="embeddings")  # LoRA does not train the embeddings
         if recipe.schedule == "slanted":
-            recipe = replace(recipe, warmup=0.1)  # its rise is part of it
+            recipe = replace(recipe, warmup=0.1)  # the schedule defines its own warm-up
         if self.head.siamese in SYMMETRIC:
             recipe = replace(recipe, swap_pairs=False)
+        if problem_type == "regression":
+            recipe = replace(recipe, label_smoothing=0.0, class_weights=False)
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain, JSON-able data."""
+        """Return plain data for JSON, with every field."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def to_json(self) -> str:
-        """The canonical form: one line, sorted keys."""
-        return json.dumps(self.canonical().to_dict(), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        """Return the canonical form as one line with sorted keys."""
+        return _dumps(self.canonical().to_dict())
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits that are equal for equal candidates and, for all practical purposes, only for them."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        """Identifier of sixteen hexadecimal digits, equal for equal candidates.
+
+        Fields at their default are left out, so that a field added later does not change the hash of earlier
+        candidates. A change of a default changes their meaning and needs a new `SCHEMA`.
+        """
+        content = {"schema": SCHEMA, **_non_defaults(self.canonical())}
+        return hashlib.sha256(_dumps(content).encode()).hexdigest()[:16]
 
     @classmethod
     def from_dict(cls, data: Any) -> Spec:
-        """Reads plain data strictly.
+        """Read plain data strictly.
 
         Raises:
-            SpecError: If a key is unknown, missing or has a value of the wrong kind.
+            SpecError: If a key is unknown, renamed or missing, or a value has the wrong type.
         """
+        refuse_renamed(data)
         try:
             return from_dict(cls, data).canonical()
         except ValueError as error:
@@ -186,7 +199,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
-        """Reads one JSON document; see `from_dict`."""
+        """Read one JSON document; see `from_dict`."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -195,31 +208,61 @@ class Spec:
 
     @classmethod
     def read(cls, path: str | Path, encoder: str | None = None) -> Spec:
-        """Reads a spec file.
+        """Read a spec file.
 
         Args:
             path: A JSON file.
-            encoder: Used where the file names none, or in its place.
+            encoder: Encoder to use instead of the one in the file.
         """
         path = Path(path)
         if not path.is_file():
-            raise SpecError(f"The spec must be a JSON file; {path} is not there.")
+            raise SpecError(f"The spec must be a JSON file; {path} does not exist.")
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            hint = " Keep one line of it." if "Extra data" in str(error) else ""
-            raise SpecError(f"{path} must hold one JSON object; it is not JSON ({error}).{hint}") from None
+            hint = " Keep only one of its lines." if "Extra data" in str(error) else ""
+            raise SpecError(f"{path} must contain one JSON object; it is not valid JSON ({error}).{hint}") from None
         if isinstance(data, dict) and encoder:
             data["encoder"] = encoder
         return cls.from_dict(data)
 
 
 def plain(encoder: str, rows: int = 500) -> Spec:
-    """The plain head with a fair recipe: what every result is compared with.
+    """Return the plain head with a standard recipe, the baseline of every search.
 
     Args:
-        encoder: A Hugging Face name or a folder.
-        rows: Training rows; small data is seen more often.
+        encoder: Hugging Face model name or local folder.
+        rows: Number of training rows; smaller data is trained for more epochs.
     """
     epochs = 10.0 if rows <= 2_000 else 5.0 if rows <= 20_000 else 3.0
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=1e-4, epochs=epochs))
+
+
+def refuse_renamed(data: Any, path: str = "") -> None:
+    """Raise `SpecError` if a spec or space uses a field name of an unreleased version, and give the new name."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if key in RENAMED:
+            raise SpecError(f"{path}{key} was renamed to {RENAMED[key]}.")
+        refuse_renamed(value, f"{path}{key}.")
+
+
+def _dumps(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def _non_defaults(part: Any) -> dict[str, Any]:
+    """Return the fields that differ from their default, recursively.
+
+    An optional part that is on is kept even if all its fields are at their defaults: it differs from one that is off.
+    """
+    content = {}
+    for item in fields(part):
+        value = getattr(part, item.name)
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        if is_dataclass(value):
+            inner = _non_defaults(value)
+            if not is_dataclass(default) or inner != _non_defaults(default):
+                content[item.name] = inner
+        elif value != default:
+            content[item.name] = value
+    return content

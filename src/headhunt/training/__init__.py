@@ -1,1 +1,1 @@
-"""Training: what is minimised (`objectives`), what moves and how fast (`optim`), and the loop (`loop`)."""
+"""Training of one candidate: tokens, objective, optimiser, loop, and stored activations of frozen layers."""

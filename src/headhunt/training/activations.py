@@ -1,9 +1,8 @@
-"""Cache the activations of frozen layers on disk, shared by all workers of a machine.
+"""Cache the activations of a frozen encoder on disk, shared by all workers of a machine.
 
 A candidate that freezes the embeddings and the lowest k layers is trained from the input of layer k. `ActivationCache`
-stores that input (16 bit, memory-mapped, keyed by content, under a byte budget). `attach` replaces the frozen part of a
-model with the stored values; the model's own code runs unchanged above it. Rows that are not stored are computed, so an
-attached model gives the same answers as before for any text.
+stores that input with 16 bits, memory-mapped, keyed by content and within a budget of bytes. `headhunt.training.attach`
+lets a model read it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,30 +20,30 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel
 
-from headhunt.modeling.build import embeddings_of, explained, layers_of, quiet
-from headhunt.modeling.model import HeadhuntForSequenceClassification, without_pooler
-from headhunt.spec import Recipe
+from headhunt.modeling.build import embeddings_of, layers_of, loading_errors, quiet
+from headhunt.modeling.model import without_pooler
+from headhunt.storage import PARTIAL, atomic_directory, hold_lock
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length
 
-SCHEMA = 1
-BATCH = 64
-BUDGET = 4 << 30  # bytes of all stores of a machine, unless told; never more than a fifth of the free disk
-ALL_AT_ONCE = 0.25  # every layer is stored in one pass where that takes no more than this share of the budget
-SMALLEST_SAMPLE = 0.1  # a store of fewer rows than this share is not worth having
-LARGEST_HALF = 6e4  # what float16 can hold
+SCHEMA = 2
+BATCH_SIZE = 64
+BUDGET = 4 << 30  # default bytes of all caches of a machine; never more than a fifth of the free disk
+ALL_LAYERS_FRACTION = 0.25  # every layer is stored in one pass if that takes at most this fraction of the budget
+SMALLEST_SAMPLE = 0.1  # a smaller fraction of the rows is not stored
+LARGEST_HALF = 6e4  # the range of float16
 
 
 class FrozenEncoder:
-    """A pretrained encoder of which nothing is trained; gives what enters its layers.
+    """A pretrained encoder that is not trained and returns the inputs of its layers.
 
     Args:
-        encoder: A Hugging Face name or a folder.
-        device: Where it runs.
+        encoder: Hugging Face model name or local folder.
+        device: Device to run on; the fastest available by default.
         precision: "auto", "fp32" or "bf16", as in training.
-        trust_remote_code: Whether code that comes with the encoder may run.
+        trust_remote_code: Allow code that comes with the encoder to run.
     """
 
     def __init__(
@@ -57,18 +55,18 @@ class FrozenEncoder:
         trust_remote_code: bool = False,
     ) -> None:
         self.device, self.precision = device or pick_device(), precision
-        with quiet(), explained(encoder):
+        with quiet(), loading_errors(encoder):
             loaded = AutoModel.from_pretrained(encoder, dtype=torch.float32, trust_remote_code=trust_remote_code)
         self.model = without_pooler(loaded).to(self.device).eval()
         self.depth = int(self.model.config.num_hidden_layers)
         layers = layers_of(self.model)
-        # One layer shared by all depths (ALBERT) cannot be left out for some of them.
+        # One layer that all depths share (ALBERT) cannot be skipped for some of them.
         self.layers = layers if len(layers) == self.depth else []
-        self.tuples = False  # whether this family's layers give their output in a tuple
+        self.returns_tuples = False  # layers of some families return their output in a tuple
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the weights: equal for equal encoders, wherever they came from."""
+        """Hash of the weights, equal for equal encoders."""
         digest = hashlib.blake2b(repr((SCHEMA, type(self.model).__name__, self.precision)).encode(), digest_size=16)
         for name, value in self.model.state_dict().items():
             digest.update(name.encode())
@@ -76,115 +74,135 @@ class FrozenEncoder:
         return digest.hexdigest()
 
     def states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
-        """What enters each of these layers (batch, tokens, width); layer `depth` is what leaves the last one."""
-        caught: dict[int, Tensor] = {}
+        """Return the input of each of these layers (batch, tokens, width).
 
-        def hook(number: int) -> Any:
-            def catch(module: nn.Module, args: Any, output: Any) -> None:
-                self.tuples = isinstance(output, tuple) if number else self.tuples
-                caught[number] = output[0] if isinstance(output, tuple) else output
+        Args:
+            inputs: A batch of tokens.
+            layers: Layer numbers; `depth` stands for the output of the last layer.
+        """
+        captured: dict[int, Tensor] = {}
+
+        def make_hook(number: int) -> Any:
+            def capture(module: nn.Module, args: Any, output: Any) -> None:
+                self.returns_tuples = isinstance(output, tuple) if number else self.returns_tuples
+                captured[number] = output[0] if isinstance(output, tuple) else output
                 if number == max(layers):
-                    raise _EnoughError  # what lies above is not asked for
+                    raise _CompleteError  # the layers above are not needed
 
-            return catch
+            return capture
 
-        places = {0: embeddings_of(self.model)[-1], **{i + 1: layer for i, layer in enumerate(self.layers)}}
-        handles = [places[number].register_forward_hook(hook(number)) for number in layers]
+        modules = {0: embeddings_of(self.model)[-1], **{i + 1: layer for i, layer in enumerate(self.layers)}}
+        handles = [modules[number].register_forward_hook(make_hook(number)) for number in layers]
         try:
             with torch.inference_mode(), autocast(self.device, self.precision):
                 self.model(**{name: x.to(self.device) for name, x in inputs.items()})
-        except _EnoughError:
+        except _CompleteError:
             pass
         finally:
             for handle in handles:
                 handle.remove()
-        return caught
+        return captured
 
 
-class _EnoughError(Exception):
-    """Ends a pass through the encoder where the last layer asked for has answered."""
+class _CompleteError(Exception):
+    """Raised to end a forward pass after the last layer that is needed."""
+
+
+class _RangeError(Exception):
+    """Raised if activations exceed the range of float16."""
 
 
 class StoppedError(Exception):
-    """Somebody asked to stop while activations were computed."""
+    """Raised if a stop is requested while activations are computed."""
 
 
 class ActivationCache:
-    """Activations of known rows of tokens.
+    """Stored activations of a fixed set of token rows.
 
     Args:
-        bottom: The encoder.
+        encoder: The frozen encoder.
         tokens: The rows. For a siamese head, each text alone.
-        folder: Where stores are kept; one budget holds for all in it.
-        budget: Bytes; BUDGET unless given.
+        root: Directory of all caches; they share one budget.
+        budget: Maximum bytes of all caches; BUDGET by default.
     """
 
-    def __init__(self, bottom: FrozenEncoder, tokens: Tokens, folder: Path, budget: int | None = None) -> None:
-        self.bottom, self.tokens = bottom, tokens
-        digest = hashlib.blake2b(bottom.fingerprint.encode(), digest_size=16)
+    def __init__(self, encoder: FrozenEncoder, tokens: Tokens, root: Path, budget: int | None = None) -> None:
+        self.encoder, self.tokens = encoder, tokens
+        digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=16)
         digest.update(np.ascontiguousarray(tokens.ids).tobytes())
         digest.update(np.ascontiguousarray(tokens.ends).tobytes())
-        digest.update(repr((tokens.frame, tokens.firsts is None)).encode())
-        self.home = folder
-        self.folder = folder / digest.hexdigest()
+        digest.update(repr((tokens.special, tokens.firsts is None)).encode())
+        self.root = root
+        self.folder = root / digest.hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stop: Callable[[], bool] = lambda: False
-        """Asked while activations are computed; true ends it with a `StoppedError`."""
-        self.budget = min(BUDGET, shutil.disk_usage(folder).free // 5) if budget is None else budget
+        """Called while activations are computed; true ends the computation with a `StoppedError`."""
+        self.budget = min(BUDGET, shutil.disk_usage(root).free // 5) if budget is None else budget
         self._layers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._refused: set[int] = set()
 
     @cached_property
     def rows(self) -> dict[bytes, int]:
-        """A row's number by its token ids."""
+        """Row numbers by token ids."""
         return {self.tokens.row(i).tobytes(): i for i in range(len(self.tokens))}
 
     def nearest(self, layer: int) -> int | None:
-        """The layer to start from so that as little as possible is computed again; None if nothing is stored.
+        """Return the highest layer up to `layer` whose input is stored; None if there is none.
 
-        Beyond the budget a lower layer that is stored already serves, then a sample of the rows at the layer itself.
+        Missing activations are computed if they fit into the budget. Otherwise a lower layer that is stored already is
+        used, or else a sample of the rows.
         """
         with suppress(OSError):
-            os.utime(self.folder)  # the least recently used go first
-        if not self.bottom.layers:
+            os.utime(self.folder)  # the least recently used cache is removed first
+        if not self.encoder.layers:
             layer = 0
-        if self._at(layer) is not None:
+        if self.load(layer) is not None:
             return layer
         return next((lower for lower in range(layer - 1, -1, -1) if self._read(lower) is not None), None)
 
     def has(self, layers: Sequence[int]) -> bool:
-        """Whether all these layers are stored."""
-        return all(self._at(layer) is not None for layer in layers)
+        """Return True if all these layers are stored, after computing those that fit into the budget."""
+        return all(self.load(layer) is not None for layer in layers)
 
-    def fill(self, layer: int, found: Sequence[int], out: np.ndarray) -> list[int]:
-        """Copies the activations of rows into `out` (rows, tokens, width).
+    def fill(self, layer: int, rows: Sequence[int], out: np.ndarray) -> list[int]:
+        """Copy the activations of rows into `out` (rows, tokens, width).
+
+        Args:
+            layer: A stored layer.
+            rows: Row numbers; negative for unknown rows.
+            out: Array to fill.
 
         Returns:
-            Which of them are not stored: places in `found`.
+            Positions in `rows` of those that are not stored.
         """
-        stored = self._at(layer)
+        stored = self.load(layer)
         assert stored is not None
         values, ends = stored
         missing = []
-        for place, row in enumerate(found):
+        for position, row in enumerate(rows):
             start, end = (ends[row], ends[row + 1]) if row >= 0 else (0, 0)
             if start == end:
-                missing.append(place)
+                missing.append(position)
             else:
-                out[place, : end - start] = values[start:end]
+                out[position, : end - start] = values[start:end]
         return missing
 
-    def _at(self, layer: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """A layer's values (tokens, width) and where each row begins and ends in them; computed where it fits."""
+    def load(self, layer: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return a layer's values (tokens, width) and the boundaries of its rows, computing them if they fit.
+
+        Returns None if the layer is not stored and does not fit into the budget.
+        """
         stored = self._read(layer)
         if stored is None and layer not in self._refused:
-            with suppress(OSError):  # the disk is full, or others have made room meanwhile: then it is computed anew
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with _locked(self.folder / "lock"):
-                    for stray in self.folder.glob("tmp*"):  # of a worker that died while it wrote
-                        shutil.rmtree(stray, ignore_errors=True)
+            with suppress(OSError):  # the disk is full, or another process has removed this cache
+                lock = hold_lock(self.folder / "lock", timeout=-1)
+                try:
+                    for partial in self.folder.glob(f".*{PARTIAL}"):  # left behind by a worker that died
+                        shutil.rmtree(partial, ignore_errors=True)
                     if self._read(layer) is None:
                         self._compute(layer)
+                finally:
+                    lock.release()
                 stored = self._read(layer)
             if stored is None:
                 self._refused.add(layer)
@@ -192,270 +210,80 @@ class ActivationCache:
 
     def _read(self, layer: int) -> tuple[np.ndarray, np.ndarray] | None:
         if layer not in self._layers:
-            path = self.folder / f"{layer}.npy"
+            path = self.folder / str(layer)
             if not path.exists():
                 return None
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
-            ends = np.load(self.folder / f"{layer}.ends.npy", allow_pickle=False)
-            self.bottom.tuples = json.loads((self.folder / "about.json").read_text())["tuples"]
+            values = np.load(path / "values.npy", mmap_mode="r", allow_pickle=False)
+            ends = np.load(path / "ends.npy", allow_pickle=False)
+            self.encoder.returns_tuples = json.loads((path / "about.json").read_text())["returns_tuples"]
             self._layers[layer] = values, ends
         return self._layers[layer]
 
     def _compute(self, layer: int) -> None:
+        """Compute and store a layer, together with all others if the budget allows, or a sample of its rows."""
         lengths = self.tokens.lengths
-        probe = self.bottom.states(self.tokens.batch(np.argsort(lengths)[:1]), [layer])[layer]
-        cost = int(lengths.sum()) * probe.shape[-1] * 2
-        everything = range(self.bottom.depth + 1 if self.bottom.layers else 1)
-        wanted = [number for number in everything if not (self.folder / f"{number}.npy").exists()]
-        if cost * len(wanted) > ALL_AT_ONCE * self.budget:
-            wanted = [layer]
-        room = self.budget - _used(self.home)
-        if cost * len(wanted) > room:
-            _forget_oldest(self.home, self.folder, cost * len(wanted) - room)
-            room = self.budget - _used(self.home)
+        width = self.encoder.states(self.tokens.batch(np.argsort(lengths)[:1]), [layer])[layer].shape[-1]
+        layer_size = int(lengths.sum()) * width * 2
+        every_layer = range(self.encoder.depth + 1 if self.encoder.layers else 1)
+        layers = [number for number in every_layer if not (self.folder / str(number)).exists()]
+        if layer_size * len(layers) > ALL_LAYERS_FRACTION * self.budget:
+            layers = [layer]
+        free = self.budget - _stored_bytes(self.root)
+        if layer_size * len(layers) > free:
+            _remove_oldest(self.root, self.folder, layer_size * len(layers) - free)
+            free = self.budget - _stored_bytes(self.root)
         rows = np.arange(len(self.tokens))
-        if cost * len(wanted) > room:
-            if any((self.folder / f"{lower}.npy").exists() for lower in range(layer)):
-                return  # a lower layer serves
-            wanted = [layer]
-            share = max(room, 0) / cost
-            if share < SMALLEST_SAMPLE:
+        if layer_size * len(layers) > free:
+            if any((self.folder / str(lower)).exists() for lower in range(layer)):
+                return  # the model starts from the lower layer
+            layers = [layer]
+            fraction = max(free, 0) / layer_size
+            if fraction < SMALLEST_SAMPLE:
                 return
-            rows = np.sort(np.random.default_rng(0).permutation(len(rows))[: int(len(rows) * min(share, 1.0))])
-        self._write(rows, wanted)
+            rows = np.sort(np.random.default_rng(0).permutation(len(rows))[: int(len(rows) * min(fraction, 1.0))])
+        with suppress(_RangeError):  # no layer of this encoder is stored: 16 bits are not enough
+            self._write(rows, layers)
 
     def _write(self, rows: np.ndarray, layers: Sequence[int]) -> None:
-        """Computes the activations of some rows and puts them in place at once."""
+        """Compute the activations of rows and store each layer in a directory that appears when it is complete."""
         lengths = self.tokens.lengths
         sizes = np.zeros(len(lengths), np.int64)
         sizes[rows] = lengths[rows]
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        with tempfile.TemporaryDirectory(dir=self.folder) as made:
-            files: dict[int, np.ndarray] = {}
-            for part in by_length(lengths[rows], BATCH):
+        with ExitStack() as stack:
+            folders = {layer: stack.enter_context(atomic_directory(self.folder / str(layer))) for layer in layers}
+            stored: dict[int, np.ndarray] = {}
+            for positions in by_length(lengths[rows], BATCH_SIZE):
                 if self.stop():
                     raise StoppedError
-                chosen = rows[part]
-                states = self.bottom.states(self.tokens.batch(chosen), layers)
-                for layer, state in states.items():
+                chosen = rows[positions]
+                for layer, state in self.encoder.states(self.tokens.batch(chosen), layers).items():
                     values = state.float().cpu().numpy()
-                    if layer not in files:
-                        shape = (int(ends[-1]), values.shape[-1])
-                        path = Path(made) / f"{layer}.npy"
-                        files[layer] = np.lib.format.open_memmap(path, "w+", np.float16, shape)
                     if np.abs(values).max() > LARGEST_HALF:
-                        return  # no layer of this encoder is stored: 16 bits cannot hold it
+                        raise _RangeError
+                    if layer not in stored:
+                        shape = (int(ends[-1]), values.shape[-1])
+                        path = folders[layer] / "values.npy"
+                        stored[layer] = np.lib.format.open_memmap(path, "w+", np.float16, shape)
                     for line, row in enumerate(chosen):
-                        files[layer][ends[row] : ends[row + 1]] = values[line, : lengths[row]]
-            for layer, file in files.items():
+                        stored[layer][ends[row] : ends[row + 1]] = values[line, : lengths[row]]
+            about = json.dumps({"schema": SCHEMA, "returns_tuples": self.encoder.returns_tuples})
+            for layer, file in stored.items():
                 file.flush()  # type: ignore[attr-defined]
-                np.save(Path(made) / f"{layer}.ends.npy", ends)
-            about = Path(made) / "about.json"
-            about.write_text(json.dumps({"schema": SCHEMA, "tuples": self.bottom.tuples}))
-            about.replace(self.folder / "about.json")
-            for layer in files:  # the values last: whoever sees them finds the rest
-                (Path(made) / f"{layer}.ends.npy").replace(self.folder / f"{layer}.ends.npy")
-                (Path(made) / f"{layer}.npy").replace(self.folder / f"{layer}.npy")
+                np.save(folders[layer] / "ends.npy", ends)
+                (folders[layer] / "about.json").write_text(about)
 
 
-def stored_below(recipe: Recipe, depth: int) -> int | None:
-    """How many of the lowest layers a recipe leaves as they are; None if it trains the embeddings."""
-    if recipe.freeze == "none":
-        return None
-    if recipe.freeze == "all":
-        return depth
-    return 0 if recipe.freeze == "embeddings" else int(recipe.freeze)
+def _stored_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.npy"))
 
 
-class Attached:
-    """A model whose frozen part is taken from stores. `remove` puts the model together again.
-
-    Args:
-        model: The model; its embeddings and lowest layers must be frozen.
-        stores: Where activations are looked up.
-        layer: The layer to start from.
-    """
-
-    def __init__(self, model: PreTrainedModel, stores: Sequence[ActivationCache], layer: int) -> None:
-        self.layer = layer
-        self._model, self._replaced = model, list[tuple[nn.Module, str, nn.Module]]()
-        entry = _Entry(stores, layer)
-        embeddings = embeddings_of(model)
-        self._replace(embeddings[0], entry)
-        for module in embeddings[1:]:
-            self._replace(module, _Passed(module, False))
-        for module in layers_of(model)[:layer]:
-            self._replace(module, _Passed(module, stores[0].bottom.tuples))
-        self._hook: Any = None
-        if isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers:
-            own = stores[0].bottom.depth + 1 - layer  # states the model still computes, what enters layer k among them
-            below = range(max(0, own + layer - model.head.take), layer)
-            self._hook = model.head.register_forward_pre_hook(
-                lambda module, args: ((*map(entry.look, below), *args[0][-own:]), *args[1:])
-            )
-
-    def _replace(self, old: nn.Module, new: nn.Module) -> None:
-        for parent in self._model.modules():
-            for name, child in parent.named_children():
-                if child is old:
-                    setattr(parent, name, new)
-                    self._replaced.append((parent, name, old))
-                    return
-
-    def remove(self) -> None:
-        """Puts back what was replaced."""
-        for parent, name, module in self._replaced:
-            setattr(parent, name, module)
-        if self._hook is not None:
-            self._hook.remove()
-        self._replaced = []
-
-
-def attach(model: PreTrainedModel, stores: Sequence[ActivationCache], recipe: Recipe) -> Attached | None:
-    """Lets a model start from stored activations, as high as its recipe and the stores allow.
-
-    Args:
-        model: The model, on its device.
-        stores: Of the model's encoder; all rows are looked up in each.
-        recipe: How it is trained; says what is frozen.
-
-    Returns:
-        None where nothing can be spared: the embeddings are trained, nothing is stored, or the family works otherwise.
-    """
-    bottom = stores[0].bottom
-    frozen = stored_below(recipe, bottom.depth)
-    if frozen is None:
-        return None
-    heights = [store.nearest(frozen) for store in stores]
-    if any(height is None for height in heights):
-        return None
-    layer = min(height for height in heights if height is not None)
-    if isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers:
-        below = range(max(0, bottom.depth + 1 - model.head.take), layer)
-        if not all(store.has([*below, layer]) for store in stores):
-            layer = 0
-    if not all(store.has([layer]) for store in stores):
-        return None
-    attached = Attached(model, stores, layer)
-    if _agrees(model, attached, stores[0]):
-        return attached
-    attached.remove()
-    return None
-
-
-def _agrees(model: PreTrainedModel, attached: Attached, store: ActivationCache) -> bool:
-    """Whether an attached model computes what it did before: a family may feed its layers in ways of its own."""
-    known = (type(model.base_model).__name__, attached.layer, store.bottom.fingerprint)
-    if known not in _AGREED:
-        rows = np.argsort(store.tokens.lengths)[-2:]
-        batch = {name: x.to(store.bottom.device) for name, x in store.tokens.batch(rows).items()}
-        mode = model.training
-        model.eval()
-        with torch.inference_mode(), autocast(store.bottom.device, store.bottom.precision):
-            try:
-                above = model.base_model(**batch).last_hidden_state.float()
-            except Exception:  # whatever a family's own code makes of a layer that is not there
-                above = None
-            whole = store.bottom.model(**batch).last_hidden_state.float()
-        model.train(mode)
-        mask = batch["attention_mask"].bool()
-        _AGREED[known] = above is not None and bool((above - whole)[mask].norm() < 0.05 * whole[mask].norm())
-    return _AGREED[known]
-
-
-_AGREED: dict[tuple[str, int, str], bool] = {}
-
-
-class _Entry(nn.Module):
-    """Stands where the embeddings were: gives what enters layer k, looked up by token ids."""
-
-    def __init__(self, stores: Sequence[ActivationCache], layer: int) -> None:
-        super().__init__()
-        self._stores, self._layer = stores, layer
-        self._pad = stores[0].tokens.frame.pad
-        self._seen: tuple[np.ndarray, dict[str, Any]] | None = None
-
-    def forward(self, input_ids: Tensor, *args: Any, **others: Any) -> Tensor:
-        self._seen = (input_ids.cpu().numpy().astype(np.int32), {"input_ids": input_ids, **others})
-        return self.look(self._layer)
-
-    def look(self, layer: int) -> Tensor:
-        """What enters a layer for the batch that was seen last (batch, tokens, width)."""
-        assert self._seen is not None
-        ids, inputs = self._seen
-        reached = ids.shape[1] - (ids != self._pad)[:, ::-1].argmax(1)
-        keys = [line[:end].tobytes() for line, end in zip(ids, reached, strict=True)]
-        places = np.arange(len(keys))
-        out: np.ndarray | None = None
-        for store in self._stores:
-            found = [store.rows.get(keys[place], -1) for place in places]
-            if out is None:
-                stored = store._at(layer)
-                assert stored is not None
-                out = np.zeros((*ids.shape, stored[0].shape[1]), np.float16)
-            part = out if len(places) == len(out) else np.zeros((len(places), *out.shape[1:]), np.float16)
-            missing = store.fill(layer, found, part)
-            if part is not out:
-                out[places] = part
-            places = places[missing]
-            if not len(places):
-                break
-        device = inputs["input_ids"].device
-        states = torch.from_numpy(out).to(device, torch.float32)
-        if len(places):
-            states[places] = self._compute(layer, places, inputs, reached)
-        return states
-
-    def _compute(self, layer: int, places: np.ndarray, inputs: dict[str, Any], reached: np.ndarray) -> Tensor:
-        """What is not stored is computed."""
-        chosen = torch.from_numpy(places).to(inputs["input_ids"].device)
-        known = {"input_ids": inputs["input_ids"][chosen]}
-        if isinstance(inputs.get("token_type_ids"), Tensor):
-            known["token_type_ids"] = inputs["token_type_ids"][chosen]
-        steps = torch.arange(known["input_ids"].shape[1], device=chosen.device)
-        known["attention_mask"] = (steps[None] < torch.from_numpy(reached[places]).to(chosen.device)[:, None]).long()
-        return self._stores[0].bottom.states(known, [layer])[layer].float()
-
-
-class _Passed(nn.Module):
-    """Stands where a frozen layer was: hands on what it is given."""
-
-    def __init__(self, layer: nn.Module, tuples: bool) -> None:
-        super().__init__()
-        self._tuples = tuples
-        for name, value in vars(layer).items():  # a family may ask its layers what kind they are
-            if isinstance(value, str | int) and not name.startswith("_"):
-                setattr(self, name, value)
-
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return (hidden_states,) if self._tuples else hidden_states
-
-
-def _used(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*/*.npy"))
-
-
-def _forget_oldest(home: Path, keep: Path, needed: int) -> None:
-    """Removes the stores that were not used for longest. Whoever still maps one keeps it until they end."""
-    stores = sorted((folder for folder in home.iterdir() if folder.is_dir()), key=lambda path: path.stat().st_mtime)
-    for folder in stores:
+def _remove_oldest(root: Path, keep: Path, needed: int) -> None:
+    """Remove the least recently used caches. A process that maps one keeps it until it ends."""
+    caches = sorted((folder for folder in root.iterdir() if folder.is_dir()), key=lambda path: path.stat().st_mtime)
+    for folder in caches:
         if needed <= 0:
             break
         if folder != keep:
-            needed -= sum(path.stat().st_size for path in folder.glob("*.npy"))
+            needed -= _stored_bytes(folder)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the operating system gives the lock back when a process dies."""
-    with path.open("ab") as file:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

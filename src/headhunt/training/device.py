@@ -1,4 +1,4 @@
-"""Where to compute and how precisely: CUDA, Apple's MPS or the CPU; 16 bits where they are faster."""
+"""Select the device (CUDA, Apple's MPS or the CPU) and its numerical precision."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from headhunt.errors import ModelError
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """The named device, or the fastest there is: CUDA, Apple's MPS, else the CPU."""
+    """Return the named device, or the fastest available: CUDA, Apple's MPS, else the CPU.
+
+    Raises:
+        ModelError: If the named device does not exist.
+    """
     if name:
         try:
-            torch.empty(0, device=name)  # a device that is spelt right may still not be there
+            torch.empty(0, device=name)  # a valid name may still denote a missing device
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ModelError(f"The device must be cuda, mps or cpu, and there; {name!r} is not: {reason}") from None
+            raise ModelError(f"device= must be cuda, mps or cpu, and available; found {name!r}: {reason}") from None
         return torch.device(name)
     if torch.cuda.is_available():
         return torch.device("cuda")
@@ -27,7 +31,7 @@ def pick_device(name: str | None = None) -> torch.device:
 
 
 def sixteen_bit(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 faster than in float32."""
+    """Return True if the device computes faster in bfloat16 than in float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
     if device.type == "cpu":
@@ -37,7 +41,7 @@ def sixteen_bit(device: torch.device) -> bool:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """A context for the forward pass: bfloat16 where asked for, or where "auto" finds it faster."""
+    """Return a context for the forward pass: bfloat16 if requested, or if "auto" finds it faster."""
     if precision == "bf16" or (precision == "auto" and sixteen_bit(device)):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

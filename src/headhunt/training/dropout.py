@@ -1,8 +1,8 @@
-"""Dropout that does not wait for random numbers.
+"""Speed up dropout on a CPU.
 
-On a CPU torch draws them one after the other, which is a good part of the time of a training step. Here one random byte
-decides about each element: the rate is rounded to 1/256, and the draw follows from torch's own generator, so that a
-seed still gives the same dropout.
+Torch draws random numbers sequentially on a CPU, which takes much of a training step. Here one random byte decides
+about each element, so that the dropout rate is rounded to 1/256. The bytes are seeded by torch's generator, so that
+dropout remains reproducible.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 @contextmanager
 def quick_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """For as long as it lasts, the dropout layers of a model on a CPU take the quick way."""
+    """Replace the dropout layers of a model on a CPU within the context."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout] if device.type == "cpu" else []
     for layer in layers:
-        layer.forward = _quick(layer)  # type: ignore[method-assign,assignment]
+        layer.forward = _fast_forward(layer)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -28,7 +28,7 @@ def quick_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
             del layer.forward
 
 
-def _quick(layer: nn.Dropout) -> Callable[[Tensor], Tensor]:
+def _fast_forward(layer: nn.Dropout) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         dropped = round(layer.p * 256)
         if not layer.training or not 0 < dropped < 256:

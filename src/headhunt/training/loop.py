@@ -1,8 +1,8 @@
-"""The training loop: a generator of reports that can be left at any of them, saved, and gone on with elsewhere.
+"""Train a candidate: a generator of reports that can be stopped, saved and resumed in another process.
 
-All chance in a step is a function of the seed and the step's number: the order of rows, dropout, noise. So the state to
-go on from is the trained weights, the optimiser's moments and one number, and two trainings in one process do not
-disturb each other.
+Row order, dropout and noise of a step depend only on the seed and the number of the step. A checkpoint therefore
+consists of the trained weights, the optimiser's moments and the step, and several training runs in one process are
+independent.
 """
 
 from __future__ import annotations
@@ -25,48 +25,50 @@ from transformers import PreTrainedModel
 from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of
 from headhunt.spec import Recipe
+from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.dropout import quick_dropout
 from headhunt.training.objectives import Objective, Perturbation, smart
-from headhunt.training.optim import LowRank, freeze, optimiser, schedule
+from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule
 from headhunt.training.tokens import Tokens, shuffled_by_length
 
 SCHEMA = 1
-LARGEST_GRADIENT = 1.0
+CHECKPOINT = "training.safetensors"
+LARGEST_GRADIENT = 1.0  # norm at which gradients are clipped
 
 
 @dataclass(frozen=True)
 class Report:
-    """Where a training stands."""
+    """Progress of a training run."""
 
     examples: int
     """Examples seen so far."""
     total: int
-    """Examples the whole budget holds."""
+    """Examples of the complete training run."""
     loss: float
     """Mean loss since the last report."""
     seconds: float
-    """Training time so far, saved and resumed parts included."""
+    """Training time so far, including the time before a checkpoint."""
 
     @property
     def done(self) -> float:
-        """Share of the budget used."""
+        """Fraction of the training run that is complete."""
         return self.examples / self.total
 
 
 class Training:
-    """One candidate being trained. Iterate over `reports()`; leave when you like; `save` and `restore` to go on.
+    """A training run of one candidate. Iterate over `reports()` and stop at any time; resume with `save`, `restore`.
 
     Args:
         model: The model; moved to the device and trained in place.
-        tokens: The training texts.
-        targets: Their targets, as `Split.targets` gives them.
-        objective: What is minimised.
-        recipe: How.
-        seed: For the order of rows, dropout and noise.
-        device: Where; the fastest there is unless told.
+        tokens: Tokens of the training texts.
+        targets: Targets as in `Split.targets`.
+        objective: The training objective.
+        recipe: Training hyperparameters.
+        seed: Random seed of row order, dropout and noise.
+        device: Device to train on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
-        gradient_accumulation_steps: Number of micro-batches per step. The result is that of the whole batch.
+        gradient_accumulation_steps: Number of micro-batches per step. The gradient is that of the complete batch.
     """
 
     def __init__(
@@ -101,23 +103,23 @@ class Training:
 
     @property
     def total(self) -> int:
-        """Examples the whole budget holds."""
-        whole, rest = divmod(self.steps, self.steps_per_epoch)
-        return whole * len(self.tokens) + min(rest * self.recipe.batch_size, len(self.tokens))
+        """Examples of the complete training run."""
+        epochs, steps = divmod(self.steps, self.steps_per_epoch)
+        return epochs * len(self.tokens) + min(steps * self.recipe.batch_size, len(self.tokens))
 
     def reports(
         self, count: int = 9, *, until: float = 1.0, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[Report]:
-        """Trains, and yields a report after each `1 / count` of the budget, the last when it is used up.
+        """Train, and yield a report after each `1 / count` of the training run.
 
         Args:
-            count: How many reports the whole budget gives.
-            until: The share of the budget to end at, with a report.
-            stop: Asked after every step; true ends the training there, without a report.
+            count: Number of reports of a complete training run.
+            until: Fraction of the training run to end at, with a report.
+            stop: Called after every step; true ends the generator without a report.
         """
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
-        perturbation = Perturbation(embeddings_of(self.model)[-1]) if self.recipe.smart else None
+        perturbation = self.perturbation() if self.recipe.smart else None
         self.model.train()
         for module in self.frozen:
             module.eval()
@@ -125,7 +127,7 @@ class Training:
         try:
             with quick_dropout(self.model, self.device):
                 for rows in self._batches(last):
-                    losses.append(self._train(rows, perturbation))
+                    losses.append(self._step(rows, perturbation))
                     self.step += 1
                     self.examples += len(rows)
                     if self.step in marks:
@@ -140,12 +142,17 @@ class Training:
             if perturbation is not None:
                 perturbation.remove()
 
-    def steps_until(self, share: float) -> int:
-        """The step at which this share of the budget is used up."""
-        return self.steps if share >= 1 else math.ceil(self.steps * share - 1e-9)
+    def perturbation(self) -> Perturbation:
+        """Return a new perturbation of the input of the lowest trained layer, for SMART."""
+        module = module_below_trained(self.model, self.recipe)
+        return Perturbation(module, embeddings_of(self.model)[0], self.tokens.special.pad)
+
+    def steps_until(self, fraction: float) -> int:
+        """Return the number of steps of this fraction of the training run."""
+        return self.steps if fraction >= 1 else math.ceil(self.steps * fraction - 1e-9)
 
     def finish(self) -> PreTrainedModel:
-        """Merges low-rank updates and the scale of a number into the weights; the training is over."""
+        """Merge low-rank updates and the scale of regression targets into the weights, and return the model."""
         if self.low_rank is not None:
             self.low_rank.merge()
             self.low_rank = None
@@ -161,12 +168,13 @@ class Training:
                 if index >= done and self.step < last:
                     yield rows
 
-    def _train(self, rows: np.ndarray, perturbation: Perturbation | None) -> Tensor:
+    def _step(self, rows: np.ndarray, perturbation: Perturbation | None) -> Tensor:
         for group in self.optimiser.param_groups:
             group["lr"] = group["rate"] * self.factor(self.step / self.steps)
         total = torch.zeros((), device=self.device)
-        for number, (part, moved) in enumerate(self._parts(rows, perturbation is not None)):
-            loss = self._loss(part, number, perturbation if moved else None) * (len(part) / len(rows))
+        for number, (micro_batch, regularised) in enumerate(self._micro_batches(rows, perturbation is not None)):
+            loss = self._loss(micro_batch, number, perturbation if regularised else None)
+            loss = loss * (len(micro_batch) / len(rows))
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
@@ -174,45 +182,43 @@ class Training:
         self.optimiser.zero_grad(set_to_none=True)
         return total
 
-    def _parts(self, rows: np.ndarray, smart: bool) -> list[tuple[np.ndarray, bool]]:
-        """A batch in the parts it is computed in, and whether SMART looks at each.
+    def _micro_batches(self, rows: np.ndarray, smart: bool) -> list[tuple[np.ndarray, bool]]:
+        """Return the micro-batches of a batch, each with True if SMART applies to it.
 
-        It looks at every other row, in turn, which estimates the same mean at a lower cost.
+        SMART applies to alternating halves of the rows, which estimates the same mean at a lower cost.
         """
         turn = self.step % 2
         halves = [(rows[turn::2], True), (rows[1 - turn :: 2], False)] if smart else [(rows, False)]
         return [
-            (part, moved)
-            for half, moved in halves
+            (micro_batch, regularised)
+            for half, regularised in halves
             if len(half)
-            for part in np.array_split(half, min(self.gradient_accumulation_steps, len(half)))
+            for micro_batch in np.array_split(half, min(self.gradient_accumulation_steps, len(half)))
         ]
 
-    def _loss(self, rows: np.ndarray, part: int, perturbation: Perturbation | None) -> Tensor:
-        chance = np.random.SeedSequence([self.seed, self.step, part])
-        swap = np.random.default_rng(chance).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
+    def _loss(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> Tensor:
+        randomness = np.random.SeedSequence([self.seed, self.step, number])
+        swap = np.random.default_rng(randomness).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
         batch = {name: x.to(self.device, non_blocking=True) for name, x in self.tokens.batch(rows, swap).items()}
-        seed = int(chance.generate_state(1, np.uint64)[0] >> np.uint64(1))
+        seed = int(randomness.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
         def logits() -> Tensor:
             torch.manual_seed(seed)  # the same dropout in every pass over this batch
             return self.model(**batch).logits
 
         with autocast(self.device, self.precision):
-            still = logits()
-            loss = self.objective.loss(still, self.targets[rows])
+            clean = logits()
+            loss = self.objective.loss(clean, self.targets[rows])
             if perturbation is not None and self.recipe.smart is not None:
-                added = smart(logits, still, perturbation, self.recipe.smart, self.objective.divergence)
-                loss = loss + 2 * self.recipe.smart.weight * added  # twice: it stands for the other rows too
+                added = smart(logits, clean, perturbation, self.recipe.smart, self.objective.divergence)
+                loss = loss + 2 * self.recipe.smart.weight * added  # twice: it also stands for the other half
         return loss
 
     def save(self, folder: str | Path) -> None:
-        """Writes all that is needed to go on: trained weights, moments, and where it stands. No pickle.
+        """Write a checkpoint with the trained weights, the optimiser's moments and the position, without pickle.
 
-        Moments are left out once the budget is used up: nobody goes on from there.
+        Moments are left out at the end of the training run, because nothing resumes from there.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         tensors = {}
         for name, value in self._buffers().items():
             tensors[f"buffer/{name}"] = value.contiguous()
@@ -220,29 +226,28 @@ class Training:
             tensors[f"weight/{name}"] = parameter.detach().contiguous()
             for moment, value in self.optimiser.state.get(parameter, {}).items() if self.step < self.steps else ():
                 tensors[f"{moment}/{name}"] = torch.as_tensor(value).contiguous()
-        where = {
+        position = {
             "schema": SCHEMA,
             "step": self.step,
             "examples": self.examples,
             "seconds": self.seconds,
             "identity": self._identity(),
         }
-        # One file, put in place at once: whoever dies while writing leaves the last state whole.
-        partial = folder / "training.partial"
-        save_file(tensors, partial, metadata={"training": json.dumps(where)})
-        partial.replace(folder / "training.safetensors")
+        # Not synced: after a crash of the machine the state can be computed again.
+        with atomic_path(Path(folder) / CHECKPOINT, sync=False) as path:
+            save_file(tensors, path, metadata={"training": json.dumps(position)})
 
     def restore(self, folder: str | Path) -> None:
-        """Goes on from what `save` wrote.
+        """Resume from a checkpoint that `save` wrote.
 
         Raises:
             ModelError: If it belongs to another recipe, seed or data.
         """
-        path = Path(folder) / "training.safetensors"
+        path = Path(folder) / CHECKPOINT
         with safe_open(path, "pt") as file:
-            where = json.loads(file.metadata()["training"])
-        if where["schema"] != SCHEMA or where["identity"] != self._identity():
-            raise ModelError(f"{path} must be a training of the same recipe, seed and rows; it is one of another.")
+            position = json.loads(file.metadata()["training"])
+        if position["schema"] != SCHEMA or position["identity"] != self._identity():
+            raise ModelError(f"{path} must be a checkpoint of the same recipe, seed and rows; it is of another run.")
         tensors = load_file(path)
         with torch.no_grad():
             for name, value in self._buffers().items():
@@ -253,13 +258,13 @@ class Training:
                 if moments:
                     state = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in moments}
                     self.optimiser.state[parameter] = state
-        self.step, self.examples, self.seconds = where["step"], where["examples"], where["seconds"]
+        self.step, self.examples, self.seconds = position["step"], position["examples"], position["seconds"]
 
     def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What a head has learned other than by gradients."""
+        """Return the state of a head that is not learned by gradients."""
         parameters = dict(self.model.named_parameters())
         return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 

@@ -1,9 +1,10 @@
-"""What training minimises: the loss of each problem_type of task, and SMART beside it."""
+"""Training objectives: the loss of each problem type and the SMART regulariser."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +17,22 @@ from headhunt.spec import Recipe, Smart
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of one task, and what its targets look like while training.
+    """The loss of one task and the transformation of its targets.
 
-    A number is learned as its distance from the mean in standard deviations; `fold` writes the scale into the output
-    layer afterwards, so that the finished model gives the number itself.
+    Regression targets are standardised during training. `fold` writes mean and scale into the output layer afterwards,
+    so that the finished model predicts the original values.
     """
 
     problem_type: str
     smoothing: float = 0.0
     weights: Tensor | None = None
-    """Classes: what each counts (classes,). Labels: what a positive counts (labels,)."""
+    """Class weights (classes,) for single labels; weights of positives (labels,) for multiple labels."""
     mean: float = 0.0
     scale: float = 1.0
 
     @classmethod
     def of(cls, problem_type: str, targets: np.ndarray, outputs: int, recipe: Recipe) -> Objective:
-        """The objective for these training targets."""
+        """Return the objective for these training targets."""
         if problem_type == "regression":
             spread = float(np.std(targets))
             return cls(problem_type, mean=float(np.mean(targets)), scale=spread if spread > 1e-12 else 1.0)
@@ -42,7 +43,7 @@ class Objective:
                 weights = len(targets) / (np.maximum(counts, 1) * np.count_nonzero(counts))
             else:
                 counts = targets.sum(0)
-                # Very rare labels would otherwise drown all others.
+                # Without a limit, very rare labels would dominate all others.
                 weights = np.clip((len(targets) - counts) / np.maximum(counts, 1), 1, 20)
         return cls(
             problem_type,
@@ -51,7 +52,7 @@ class Objective:
         )
 
     def targets(self, values: np.ndarray) -> Tensor:
-        """Targets as the loss takes them."""
+        """Return targets in the form that `loss` requires."""
         if self.problem_type == "regression":
             return torch.as_tensor((values - self.mean) / self.scale, dtype=torch.float32)
         return torch.as_tensor(
@@ -59,7 +60,7 @@ class Objective:
         )
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch; logits (batch, outputs)."""
+        """Return the mean loss of a batch; logits (batch, outputs)."""
         logits = logits.float()
         weights = None if self.weights is None else self.weights.to(logits.device)
         if self.problem_type == "regression":
@@ -69,24 +70,24 @@ class Objective:
             return functional.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights)
         return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=self.smoothing)
 
-    def divergence(self, moved: Tensor, still: Tensor) -> Tensor:
-        """How far two answers are apart, per batch: symmetric KL for classes and labels, squared error for a number."""
-        wide = torch.promote_types(moved.dtype, torch.float32)
-        moved, still = moved.to(wide), still.to(wide)
+    def divergence(self, perturbed: Tensor, clean: Tensor) -> Tensor:
+        """Return the mean divergence of two outputs: symmetric KL for classification, squared error for regression."""
+        dtype = torch.promote_types(perturbed.dtype, torch.float32)
+        perturbed, clean = perturbed.to(dtype), clean.to(dtype)
         if self.problem_type == "regression":
-            return functional.mse_loss(moved, still)
+            return functional.mse_loss(perturbed, clean)
         if self.problem_type == "multi_label_classification":
-            # Each label is a class of its own: (p - q)(logit p - logit q) is the symmetric KL of two coins.
-            return ((moved.sigmoid() - still.sigmoid()) * (moved - still)).sum(-1).mean()
-        p, q = moved.log_softmax(-1), still.log_softmax(-1)
+            # Labels are independent: (p - q)(logit p - logit q) is the symmetric KL of two Bernoulli distributions.
+            return ((perturbed.sigmoid() - clean.sigmoid()) * (perturbed - clean)).sum(-1).mean()
+        p, q = perturbed.log_softmax(-1), clean.log_softmax(-1)
         return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean()
 
-    def answers(self, outputs: np.ndarray) -> np.ndarray:
-        """What a model that is not folded yet gives, in the units of the targets."""
+    def rescale(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the outputs of a model that is not folded yet in the units of the targets."""
         return outputs * self.scale + self.mean if self.problem_type == "regression" else outputs
 
     def fold(self, model: nn.Module) -> None:
-        """Writes the scale of a number into the output layer."""
+        """Write mean and scale of regression targets into the output layer."""
         if self.problem_type == "regression" and (self.mean, self.scale) != (0.0, 1.0):
             output = output_of(model)
             with torch.no_grad():
@@ -95,60 +96,85 @@ class Objective:
 
 
 class Perturbation:
-    """Moves what a module gives by `delta`, in every call while there is one.
+    """A forward hook that adds `delta` to the output of a module while it is set.
 
-    One hook serves one text, a cross pair (one sequence) and a siamese pair (two sequences in one batch): what enters
-    the encoder is moved wherever it is made, so the regulariser needs to know nothing about pairs.
+    The output has one row per sequence, so that the regulariser is the same for single texts, joined pairs and siamese
+    pairs.
+
+    Args:
+        module: The module; its output is a tensor, or a tuple that starts with one.
+        embeddings: The module that takes token ids, to recognise padding.
+        pad: Token id of padding.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, embeddings: nn.Module | None = None, pad: int = 0) -> None:
         self.delta: Tensor | None = None
-        self.entered: Tensor | None = None
-        self.handle = module.register_forward_hook(self._move)
+        self.clean: Tensor | None = None
+        self._pad = pad
+        self._is_token: Tensor | None = None
+        # First in line, so that transformers records the perturbed output among the hidden states.
+        self._handles = [module.register_forward_hook(self._perturb, prepend=True)]
+        if embeddings is not None:
+            self._handles.append(embeddings.register_forward_pre_hook(self._find_padding, with_kwargs=True))
 
-    def _move(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        self.entered = output.detach()
-        return output if self.delta is None else output + self.delta
+    @property
+    def scale(self) -> Tensor:
+        """Root mean square of the unperturbed output, without padding: stored activations have zeros there."""
+        assert self.clean is not None
+        state = self.clean.float()
+        return (state if self._is_token is None else state[self._is_token]).square().mean().sqrt()
+
+    def _find_padding(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._is_token = (kwargs["input_ids"] if "input_ids" in kwargs else args[0]) != self._pad
+
+    def _perturb(self, module: nn.Module, inputs: object, output: Any) -> Any:
+        state = output[0] if isinstance(output, tuple) else output
+        self.clean = state.detach()
+        if self.delta is None:
+            return output
+        state = state + self.delta
+        return (state, *output[1:]) if isinstance(output, tuple) else state
 
     def remove(self) -> None:
-        """Takes the hook off."""
-        self.handle.remove()
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
 
 
 def smart(
     logits: Callable[[], Tensor],
-    still: Tensor,
+    clean: Tensor,
     perturbation: Perturbation,
     settings: Smart,
     divergence: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """The smoothness regulariser, λ not included: max over small moves of the divergence from `still`, one step.
+    """Return the SMART regulariser without its weight: the divergence after one ascent step from a random start.
 
     Args:
-        logits: Runs the model on the batch once more, with the same dropout as gave `still`.
-        still: The unmoved logits (batch, outputs), with their graph.
-        perturbation: Where the move is made; it has just seen the batch.
-        settings: λ, radius, σ, η, ε.
-        divergence: Of moved and unmoved logits.
+        logits: Function that runs the model on the batch again with the same dropout.
+        clean: The unperturbed logits (batch, outputs), with their graph.
+        perturbation: The perturbation, which has just seen the batch.
+        settings: Radius, σ, η and ε.
+        divergence: Divergence of perturbed and unperturbed logits.
     """
-    entered = perturbation.entered
-    assert entered is not None
-    noise = torch.randn_like(entered, dtype=torch.float32)
-    # The gradient has the same direction however small the start is: 16-bit arithmetic gets a start it can see.
-    visible = max(settings.sigma, 0.02) if torch.is_autocast_enabled(entered.device.type) else settings.sigma
-    start = (noise * visible).requires_grad_()
+    state = perturbation.clean
+    assert state is not None
+    noise = torch.randn_like(state, dtype=torch.float32)
+    # The direction of the gradient does not depend on the size of the start: 16-bit arithmetic needs a larger one.
+    sigma = max(settings.sigma, 0.02) if torch.is_autocast_enabled(state.device.type) else settings.sigma
+    start = (noise * sigma).requires_grad_()
     perturbation.delta = start
     try:
-        (gradient,) = torch.autograd.grad(divergence(logits(), still.detach()), start)
-        uphill = gradient / (_largest(gradient) + torch.finfo(torch.float32).tiny)
-        step = settings.sigma * noise + settings.eta * uphill
-        size = settings.radius * entered.float().square().mean().sqrt()
+        (gradient,) = torch.autograd.grad(divergence(logits(), clean.detach()), start)
+        ascent = gradient / (_largest(gradient) + torch.finfo(torch.float32).tiny)
+        step = settings.sigma * noise + settings.eta * ascent
+        size = settings.radius * perturbation.scale
         perturbation.delta = size * step / (_largest(step) + settings.epsilon)
-        return divergence(logits(), still)
+        return divergence(logits(), clean)
     finally:
         perturbation.delta = None
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The largest absolute value of each token's vector (…, tokens, 1)."""
+    """Return the largest absolute value of each token's vector (…, tokens, 1)."""
     return x.abs().amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What moves and how fast: freezing, low-rank updates, layer-wise rates, schedules."""
+"""Set up what is trained and how fast: freezing, LoRA, layer-wise learning rates and schedules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from headhunt.spec import Lora, Recipe
 
 
 def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
-    """Marks what is not trained.
+    """Freeze the part of a model that its recipe does not train.
 
     Returns:
-        The frozen modules. Their dropout must stay off while training: what is frozen gives the same every time.
+        The frozen modules. They must stay in evaluation mode during training, so that their output is constant.
+
+    Raises:
+        ModelError: If the encoder does not have these layers, or shares one layer at all depths.
     """
     embeddings, layers = embeddings_of(model), layers_of(model)
     if recipe.freeze == "none":
@@ -27,7 +30,7 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
     elif recipe.freeze == "embeddings":
         frozen = embeddings
     elif recipe.freeze == "all":
-        # Whatever else a family has in its encoder is frozen too; only a pooler belongs to the head.
+        # Everything in the encoder is frozen except a pooler, which belongs to the head.
         frozen = [module for name, module in model.base_model.named_children() if name != "pooler"]
     else:
         depth = model.base_model.config.num_hidden_layers
@@ -35,7 +38,7 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
             raise ModelError(f"freeze must be at most the encoder's {depth} layers; found {recipe.freeze}.")
         if len(layers) < depth and 0 < recipe.freeze < depth:
             raise ModelError(
-                f"This encoder shares one layer {depth} times, so freeze must be none, embeddings or all; "
+                f"freeze must be none, embeddings or all because this encoder shares one layer at all {depth} depths; "
                 f"found {recipe.freeze}."
             )
         frozen = [*embeddings, *layers[: recipe.freeze]]
@@ -44,32 +47,52 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
     return frozen
 
 
+def frozen_layers(recipe: Recipe, depth: int) -> int | None:
+    """Return the number of lowest layers that a recipe freezes; None if it trains the embeddings."""
+    if recipe.freeze == "none":
+        return None
+    if recipe.freeze == "all":
+        return depth
+    return 0 if recipe.freeze == "embeddings" else int(recipe.freeze)
+
+
+def module_below_trained(model: PreTrainedModel, recipe: Recipe) -> nn.Module:
+    """Return the module whose output is the input of the lowest trained layer: the last frozen one, or the embeddings.
+
+    It is at the same position whether or not stored activations replace the frozen layers.
+    """
+    layers, depth = layers_of(model), model.base_model.config.num_hidden_layers
+    frozen = frozen_layers(recipe, depth) or 0
+    # A layer that all depths share (ALBERT) runs for every depth: only the embeddings have a single output.
+    return layers[frozen - 1] if frozen and len(layers) == depth else embeddings_of(model)[-1]
+
+
 class LowRank:
-    """Low-rank updates of an encoder's layers, put in at once and merged at the end.
+    """Low-rank updates of an encoder's layers (LoRA), which are merged into the weights at the end.
 
     Args:
-        model: The model; its encoder's weights are frozen.
+        model: The model; the weights of its encoder are frozen.
         settings: Rank and scale.
-        lowest: The first layer that gets updates.
+        lowest: The lowest layer with updates.
     """
 
     def __init__(self, model: PreTrainedModel, settings: Lora, lowest: int = 0) -> None:
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError:
-            raise HeadhuntError('LoRA needs the package peft: pip install "headhunt[lora]"') from None
+            raise HeadhuntError('LoRA requires the package peft: pip install "headhunt[lora]"') from None
         encoder = model.base_model
         chosen = {id(part) for layer in layers_of(model)[lowest:] for part in layer.modules()}
         names = [name for name, part in encoder.named_modules() if isinstance(part, nn.Linear) and id(part) in chosen]
         trained = {id(parameter) for name, parameter in model.named_parameters() if _is_head(model, name)}
         config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=names, lora_dropout=0.0)
         self.wrapper = get_peft_model(encoder, config)
-        for parameter in model.parameters():  # peft freezes the whole base model, a pooler in it too
+        for parameter in model.parameters():  # peft freezes the complete base model, including a pooler
             if id(parameter) in trained:
                 parameter.requires_grad_(True)
 
     def merge(self) -> None:
-        """Adds the updates to the weights and takes the extra layers out."""
+        """Add the updates to the weights and remove the additional layers."""
         self.wrapper.merge_and_unload()
 
 
@@ -79,16 +102,16 @@ def _is_head(model: PreTrainedModel, name: str) -> bool:
 
 
 def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, Any]]:
-    """AdamW's groups: one per depth and kind, with its rate; norms and biases have no weight decay.
+    """Return AdamW's parameter groups, one per depth, with norms and biases separate and without weight decay.
 
     The learning rate is `learning_rate * head_lr_multiplier` for the head and `learning_rate` for the top layer. Each
-    layer below it, and last the embeddings, learn at `layer_decay` times the rate of the one above.
+    layer below, and finally the embeddings, has `layer_decay` times the learning rate of the layer above.
     """
     layers = layers_of(model)
     depth_of: dict[int, int] = {}
     for below, module in enumerate([*reversed(layers), None]):
-        parts = module.parameters() if module is not None else (p for e in embeddings_of(model) for p in e.parameters())
-        for parameter in parts:
+        modules = [module] if module is not None else embeddings_of(model)
+        for parameter in (parameter for module in modules for parameter in module.parameters()):
             depth_of.setdefault(id(parameter), below)
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -97,7 +120,7 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
         if _is_head(model, name):
             where, rate = "head", recipe.learning_rate * recipe.head_lr_multiplier
         else:
-            below = depth_of.get(id(parameter), 0)  # a norm after the layers goes with the top one
+            below = depth_of.get(id(parameter), 0)  # a norm after the layers belongs to the top one
             where = "embeddings" if below == len(layers) else f"layer {len(layers) - 1 - below}"
             rate = recipe.learning_rate * recipe.layer_decay**below
         decays = parameter.ndim > 1
@@ -115,25 +138,25 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
 
 
 def optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW over `parameter_groups`, fused where every torch we admit can."""
+    """Return AdamW over `parameter_groups`, fused on devices where every supported torch version can."""
     groups = [{**group, "lr": group["rate"]} for group in parameter_groups(model, recipe)]
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=model.device.type in ("cpu", "cuda"))
 
 
 def schedule(recipe: Recipe) -> Callable[[float], float]:
-    """What the rates are multiplied by, as a function of the share of training done (0 to 1)."""
+    """Return the factor of the learning rates as a function of progress (0 to 1)."""
     if recipe.schedule == "slanted":  # Howard and Ruder 2018: cut 0.1, ratio 32
-        return lambda done: (1 + (done / 0.1 if done < 0.1 else (1 - done) / 0.9) * 31) / 32
-    fall: Callable[[float], float] = {
-        "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
-        "linear": lambda done: 1 - done,
-        "constant": lambda done: 1.0,
+        return lambda progress: (1 + (progress / 0.1 if progress < 0.1 else (1 - progress) / 0.9) * 31) / 32
+    decay: Callable[[float], float] = {
+        "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+        "linear": lambda progress: 1 - progress,
+        "constant": lambda progress: 1.0,
     }[recipe.schedule]
-    rise = recipe.warmup
+    warmup = recipe.warmup
 
-    def factor(done: float) -> float:
-        if done < rise:
-            return done / rise
-        return fall((done - rise) / (1 - rise))
+    def factor(progress: float) -> float:
+        if progress < warmup:
+            return progress / warmup
+        return decay((progress - warmup) / (1 - warmup))
 
     return factor

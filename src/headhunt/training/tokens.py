@@ -1,7 +1,6 @@
-"""Texts to token ids, once; token ids to padded batches of like length.
+"""Tokenise texts once and build padded batches of similar length.
 
-Hides truncation (at the end or in the middle), how a tokenizer frames one text or a pair, and padding. Token ids are
-kept flat, 4 bytes each, so that a million texts are a few arrays and not a million lists.
+Token ids are stored in flat arrays, 4 bytes each, so that a million texts need a few arrays and not a million lists.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ class SpecialTokens:
     after: tuple[int, ...]
     pad: int
     types: bool
-    """Whether the encoder is told which text a token belongs to."""
+    """True if the encoder takes token type ids."""
 
     @classmethod
     def of(cls, tokenizer: Any, pair: bool) -> SpecialTokens:
-        """Reads the frame off the tokenizer's own work on a short text."""
-        probe = tokenizer(*["a"] * (2 if pair else 1), return_special_tokens_mask=True)
-        ids, special = probe["input_ids"], probe["special_tokens_mask"]
+        """Return the special tokens that a tokenizer adds to a short text or pair."""
+        encoded = tokenizer(*["a"] * (2 if pair else 1), return_special_tokens_mask=True)
+        ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
         groups: list[list[int]] = [[]]
         for token, is_special in zip(ids, special, strict=True):
             if is_special:
@@ -42,105 +41,108 @@ class SpecialTokens:
         types = "token_type_ids" in tokenizer.model_input_names
         return cls(tuple(before), tuple(between), tuple(after), tokenizer.pad_token_id or 0, types)
 
+    @property
+    def count(self) -> int:
+        """Number of special tokens per row, without padding."""
+        return len(self.before) + len(self.between) + len(self.after)
+
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids of many texts or pairs, special tokens included, ready to be batched."""
+    """Token ids of many texts or pairs, including special tokens."""
 
     ids: np.ndarray
-    """All ids one after another, int32."""
+    """Ids of all rows, concatenated, int32."""
     ends: np.ndarray
-    """Where each row ends in `ids`, int64."""
+    """End of each row in `ids`, int64."""
     firsts: np.ndarray | None
-    """Pairs: how many tokens the first text has in each row, its frame not counted."""
-    frame: SpecialTokens
+    """Pairs: number of tokens of the first text of each row, without special tokens."""
+    special: SpecialTokens
 
     def __len__(self) -> int:
         return len(self.ends)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         return np.diff(self.ends, prepend=0)
 
     def row(self, index: int) -> np.ndarray:
-        """The ids of one row."""
+        """Return the ids of a row."""
         return self.ids[self.ends[index - 1] if index else 0 : self.ends[index]]
 
     def batch(self, rows: np.ndarray, swap: np.ndarray | None = None) -> dict[str, torch.Tensor]:
-        """Rows padded to the longest of them, as the model takes them.
+        """Return rows as inputs of a model, padded to the longest of them.
 
         Args:
-            rows: Which rows, in order.
-            swap: Pairs: true where the two texts change places.
+            rows: Row numbers, in order.
+            swap: Pairs: true for rows whose texts are swapped.
         """
         chosen = [self.row(i) for i in rows]
         if swap is not None and self.firsts is not None:
             chosen = [
-                self._swapped(i, ids) if change else ids for i, ids, change in zip(rows, chosen, swap, strict=True)
+                self._swap(i, ids) if swapped else ids for i, ids, swapped in zip(rows, chosen, swap, strict=True)
             ]
         width = max(len(ids) for ids in chosen)
-        padded = np.full((len(chosen), width), self.frame.pad, np.int64)
+        padded = np.full((len(chosen), width), self.special.pad, np.int64)
         mask = np.zeros((len(chosen), width), np.int64)
         for line, ids in enumerate(chosen):
             padded[line, : len(ids)] = ids
             mask[line, : len(ids)] = 1
         batch = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
-        if self.frame.types:
+        if self.special.types:
             batch["token_type_ids"] = torch.from_numpy(self._types(rows, mask, swap))
         return batch
 
     def swapped(self) -> Tokens:
-        """The same pairs with the two texts in the other order."""
+        """Return the same pairs with the two texts in reverse order."""
         assert self.firsts is not None
-        fixed = len(self.frame.before) + len(self.frame.between) + len(self.frame.after)
-        rows = [self._swapped(i, self.row(i)) for i in range(len(self))]
-        firsts = (self.lengths - fixed - self.firsts).astype(np.int32)
-        return Tokens(np.concatenate(rows), self.ends, firsts, self.frame)
+        rows = [self._swap(i, self.row(i)) for i in range(len(self))]
+        firsts = (self.lengths - self.special.count - self.firsts).astype(np.int32)
+        return Tokens(np.concatenate(rows), self.ends, firsts, self.special)
 
-    def apart(self) -> Tokens:
-        """Each text of every pair as a row of its own, framed as a siamese head does it: first texts, then second."""
-        frame = self.frame
-        closing = frame.between[:1]
+    def split_pairs(self) -> Tokens:
+        """Return each text of the pairs as its own row, as a siamese head does: first texts, then second texts."""
+        special = self.special
+        closing = special.between[:1]
         first = [np.append(self.row(i)[: self._split(i)], closing) for i in range(len(self))]
         second = [
-            np.concatenate([frame.before[:1], self.row(i)[self._split(i) + len(frame.between) :]])
+            np.concatenate([special.before[:1], self.row(i)[self._split(i) + len(special.between) :]])
             for i in range(len(self))
         ]
         rows = [row.astype(np.int32) for row in first + second]
         ends = np.cumsum([len(row) for row in rows])
-        alone = SpecialTokens(frame.before[:1], (), closing, frame.pad, frame.types)
-        return Tokens(np.concatenate(rows), ends, None, alone)
+        single = SpecialTokens(special.before[:1], (), closing, special.pad, special.types)
+        return Tokens(np.concatenate(rows), ends, None, single)
 
     def take(self, rows: np.ndarray) -> Tokens:
-        """Some of the rows, in the order given."""
+        """Return some of the rows, in the order given."""
         chosen = [self.row(i) for i in rows]
         ids = np.concatenate(chosen) if chosen else self.ids[:0]
         firsts = None if self.firsts is None else self.firsts[rows]
-        return Tokens(ids, np.cumsum([len(row) for row in chosen], dtype=np.int64), firsts, self.frame)
+        return Tokens(ids, np.cumsum([len(row) for row in chosen], dtype=np.int64), firsts, self.special)
 
     def _split(self, index: int) -> int:
         assert self.firsts is not None
-        return len(self.frame.before) + int(self.firsts[index])
+        return len(self.special.before) + int(self.firsts[index])
 
-    def _swapped(self, index: int, ids: np.ndarray) -> np.ndarray:
-        frame, end = self.frame, self._split(index)
-        first = ids[len(frame.before) : end]
-        second = ids[end + len(frame.between) : len(ids) - len(frame.after)]
-        return np.concatenate([frame.before, second, frame.between, first, frame.after]).astype(ids.dtype)
+    def _swap(self, index: int, ids: np.ndarray) -> np.ndarray:
+        special, end = self.special, self._split(index)
+        first = ids[len(special.before) : end]
+        second = ids[end + len(special.between) : len(ids) - len(special.after)]
+        return np.concatenate([special.before, second, special.between, first, special.after]).astype(ids.dtype)
 
     def _types(self, rows: np.ndarray, mask: np.ndarray, swap: np.ndarray | None) -> np.ndarray:
         types = np.zeros_like(mask)
         if self.firsts is None:
             return types
-        frame = self.frame
-        fixed = len(frame.before) + len(frame.between) + len(frame.after)
+        special = self.special
         for line, index in enumerate(rows):
             length = int(mask[line].sum())
             first = int(self.firsts[index])
             if swap is not None and swap[line]:
-                first = length - fixed - first
-            types[line, len(frame.before) + first + len(frame.between) : length] = 1
+                first = length - special.count - first
+            types[line, len(special.before) + first + len(special.between) : length] = 1
         return types
 
 
@@ -153,43 +155,44 @@ def tokenise(
     truncation: Literal["end", "middle"] = "end",
     each: bool = False,
 ) -> Tokens:
-    """Tokenises texts or pairs, framed and cut to length.
+    """Tokenise texts or pairs, add special tokens and truncate.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
         texts: The texts, or the first texts of pairs.
         texts_b: The second texts of pairs.
-        max_length: Tokens kept of a row, special ones included.
-        truncation: Where a longer text is cut.
-        each: Whether `max_length` holds for each text of a pair, as for a siamese head.
+        max_length: Maximum number of tokens of a row, including special tokens.
+        truncation: Position at which longer texts are cut.
+        each: Apply `max_length` to each text of a pair, as for a siamese head.
     """
-    frame = SpecialTokens.of(tokenizer, texts_b is not None)
-    fixed = len(frame.before) + len(frame.between) + len(frame.after)
-    room = max(1, max_length - fixed)
+    special = SpecialTokens.of(tokenizer, texts_b is not None)
+    available = max(1, max_length - special.count)
     pieces: list[np.ndarray] = []
     lengths: list[int] = []
     firsts: list[int] = []
     for start in range(0, len(texts), CHUNK):
         first = _ids(tokenizer, texts[start : start + CHUNK])
         if texts_b is None:
-            bodies = [_cut(ids, room, truncation) for ids in first]
+            bodies = [_truncate(ids, available, truncation) for ids in first]
         else:
             second = _ids(tokenizer, texts_b[start : start + CHUNK])
             bodies = []
             for a, b in zip(first, second, strict=True):
-                keep_a, keep_b = _shares(len(a), len(b), room) if not each else (max_length - 2, max_length - 2)
-                a, b = _cut(a, keep_a, truncation), _cut(b, keep_b, truncation)
+                keep_a, keep_b = (
+                    _pair_lengths(len(a), len(b), available) if not each else (max_length - 2, max_length - 2)
+                )
+                a, b = _truncate(a, keep_a, truncation), _truncate(b, keep_b, truncation)
                 firsts.append(len(a))
-                bodies.append([*a, *frame.between, *b])
+                bodies.append([*a, *special.between, *b])
         for body in bodies:
-            row = [*frame.before, *body, *frame.after]
+            row = [*special.before, *body, *special.after]
             lengths.append(len(row))
             pieces.append(np.asarray(row, np.int32))
     return Tokens(
         ids=np.concatenate(pieces) if pieces else np.zeros(0, np.int32),
         ends=np.cumsum(np.asarray(lengths, np.int64)),
         firsts=np.asarray(firsts, np.int32) if texts_b is not None else None,
-        frame=frame,
+        special=special,
     )
 
 
@@ -202,7 +205,7 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return encoded["input_ids"]
 
 
-def _cut(ids: list[int], keep: int, truncation: str) -> list[int]:
+def _truncate(ids: list[int], keep: int, truncation: str) -> list[int]:
     if len(ids) <= keep:
         return ids
     if truncation == "end":
@@ -211,39 +214,39 @@ def _cut(ids: list[int], keep: int, truncation: str) -> list[int]:
     return ids[: keep - tail] + ids[len(ids) - tail :]
 
 
-def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of each text is kept: the longer one gives way first."""
-    if first + second <= room:
+def _pair_lengths(first: int, second: int, available: int) -> tuple[int, int]:
+    """Return how many tokens of each text are kept; the longer text is cut first."""
+    if first + second <= available:
         return first, second
-    half = room // 2
+    half = available // 2
     if first <= half:
-        return first, room - first
-    if second <= room - half:
-        return room - second, second
-    return half, room - half
+        return first, available - first
+    if second <= available - half:
+        return available - second, second
+    return half, available - half
 
 
 def shuffled_by_length(
     lengths: np.ndarray, size: int, rng: np.random.Generator, pool: int = 64
 ) -> Iterator[np.ndarray]:
-    """Batches for one epoch: random, yet each of like lengths, so that little is padded.
+    """Yield the batches of one epoch: random, but of similar lengths, so that padding is small.
 
-    Rows are shuffled, cut into pools of `pool` batches, sorted by length within each with a little noise (so that a
-    row meets others each time), and the batches come in random order.
+    Rows are shuffled, cut into pools of `pool` batches and sorted by length within each pool. A little noise on the
+    lengths varies the neighbours of a row. Batches are in random order.
     """
     order = rng.permutation(len(lengths))
     noise = rng.uniform(0.9, 1.1, len(lengths))
     batches: list[np.ndarray] = []
     for start in range(0, len(order), size * pool):
-        part = order[start : start + size * pool]
-        part = part[np.argsort(lengths[part] * noise[part], kind="stable")]
-        batches += [part[i : i + size] for i in range(0, len(part), size)]
+        rows = order[start : start + size * pool]
+        rows = rows[np.argsort(lengths[rows] * noise[rows], kind="stable")]
+        batches += [rows[i : i + size] for i in range(0, len(rows), size)]
     for index in rng.permutation(len(batches)):
         yield batches[index]
 
 
 def by_length(lengths: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Batches for prediction: longest first, so that memory runs out at once or never."""
+    """Yield batches for prediction, longest first, so that memory runs out at once or never."""
     order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), size):
         yield order[start : start + size]

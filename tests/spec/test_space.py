@@ -1,4 +1,4 @@
-"""Spaces: their size, their files, and that whatever they hold builds, trains and keeps its name."""
+"""Spaces: size, files, sampling, and that every candidate builds and trains."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from headhunt.data import Task
 from headhunt.errors import SpecError
-from headhunt.spec import NAMED, Choice, Float, Int, Log, Maybe, Space, Spec, draw_leaf
+from headhunt.spec import NAMED, Choice, Float, Int, Log, Maybe, Space, Spec, draw_leaf, inactive_leaves
 
 
-def test_the_paper_space_has_the_size_its_description_gives():
+def test_paper_space_has_published_size():
     mlp, conv, blocks, pooling, freeze = 5 * 196, 1 + 5 * 196 * 5 * 2, 1 + 5 * 5, 3, 2
     assert Space.load("paper").size() == mlp * conv * blocks * pooling * freeze == 1_498_376_880
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_space_survives_its_file(name, tmp_path):
+def test_space_round_trips_through_json_file(name, tmp_path):
     import json
 
     space = Space.load(name)
@@ -33,7 +33,7 @@ def test_a_space_survives_its_file(name, tmp_path):
     assert list(space.leaves())
 
 
-def test_a_toml_file_says_what_may_be_chosen(tmp_path):
+def test_space_load_reads_toml(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
         """
@@ -77,61 +77,81 @@ def test_a_toml_file_says_what_may_be_chosen(tmp_path):
         ("[recipe]\nlearning_rate = { log = [1e-3, 1e-5] }", "low to high"),
         ("[recipe]\nlearning_rate = { log = [1e-3] }", "two numbers"),
         ("[recipe]\nepochs = { int = [0, 3] }", "epochs must be above 0"),
-        ("[recipe.learning_rate]\nlow = 3", "one value, not a table"),
+        ("[recipe.learning_rate]\nlow = 3", "must be one value, not a table"),
         ("[head", "TOML"),
         ("schema = 7", "schema 1"),
+        ("[recipe]\nrate = { log = [1e-5, 1e-3] }", r"recipe\.rate was renamed to learning_rate\."),
+        ("[recipe]\nbatch = [16, 32]", r"recipe\.batch was renamed to batch_size\."),
     ],
 )
-def test_a_wrong_file_is_refused_with_where_and_what(tmp_path, text, fragment):
+def test_space_load_refuses_invalid_files(tmp_path, text, fragment):
     path = tmp_path / "own.toml"
     path.write_text(text)
     with pytest.raises(SpecError, match=fragment):
         Space.load(path)
 
 
-def test_every_leaf_is_sampled_whether_its_part_is_on_or_off():
+def test_space_sample_suggests_every_leaf():
     space = Space.load("default")
-    asked: list[str] = []
+    suggested: list[str] = []
 
     def suggest(path, leaf):
-        asked.append(path)
+        suggested.append(path)
         return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
 
     space.sample(suggest, encoder="any")
-    assert asked == [path for path, _ in space.leaves()]
+    assert suggested == [path for path, _ in space.leaves()]
 
 
-def test_the_same_candidate_has_one_hash_however_it_was_reached():
+def test_space_sample_removes_leaves_of_parts_that_are_off():
     space = Space.load("default")
 
     def suggest(width):
-        def answer(path, leaf):
+        def choose(path, leaf):
             if path == "head.mlp.width":
                 return width
             return leaf.options[0] if isinstance(leaf, Choice) else leaf.low
 
-        return answer
+        return choose
 
     off = [space.sample(suggest(width), encoder="any") for width in (64, 512)]
     assert off[0].head.mlp is None and off[0].hash == off[1].hash
 
 
-def test_choices_about_pairs_are_void_for_one_text():
+def test_space_draw_ignores_pair_leaves_for_single_texts():
     space = Space.load("default")
     for seed in range(50):
         spec = space.draw(seed, encoder="any", pair=False)
         assert spec.head.siamese is None and not spec.recipe.swap_pairs
 
 
-def test_what_may_be_frozen_follows_the_depth_of_the_encoder():
-    freeze = {layers: Space.load("default", layers).tree["recipe"]["freeze"].options for layers in (2, 6, 12)}
+def test_default_space_freeze_choices_follow_encoder_depth():
+    freeze = {layers: Space.load("default", layers).tree["recipe"]["freeze"].options for layers in (0, 2, 6, 12)}
+    assert freeze[0] == ("none", "embeddings", "all")
     assert freeze[2] == ("none", "embeddings", 1, "all")
     assert freeze[6] == ("none", "embeddings", 2, 3, 4, "all")
     assert freeze[12] == ("none", "embeddings", 4, 6, 8, "all")
 
 
+def test_space_draw_ignores_classification_leaves_in_regression():
+    space = Space.load("default")
+    drawn = [space.draw(seed, encoder="any", problem_type="regression") for seed in range(50)]
+    assert all(spec.recipe.label_smoothing == 0 and not spec.recipe.class_weights for spec in drawn)
+    classes = [space.draw(seed, encoder="any", problem_type="single_label_classification") for seed in range(50)]
+    assert any(spec.recipe.label_smoothing for spec in classes) and any(spec.recipe.class_weights for spec in classes)
+    paths = [path for path, _ in space.leaves()]
+    for pair, problem_type, count in (
+        (True, None, 0),
+        (False, None, 2),
+        (True, "regression", 2),
+        (False, "regression", 4),
+    ):
+        inactive = inactive_leaves(pair=pair, problem_type=problem_type)
+        assert len(inactive) == count and set(inactive) <= set(paths)
+
+
 def values(leaf):
-    """All a leaf may give, its ends most of all."""
+    """Return a hypothesis strategy of a leaf's values."""
     if isinstance(leaf, Choice):
         return st.sampled_from(leaf.options)
     if isinstance(leaf, Int):
@@ -144,10 +164,10 @@ def values(leaf):
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", [False, True], ids=["one text", "pair"])
 @pytest.mark.parametrize("name", NAMED)
-def test_whatever_a_space_holds_builds_trains_and_keeps_its_name(encoders, name, pair):
-    from headhunt.engine.api import prepare
+def test_every_candidate_builds_trains_and_keeps_its_hash(encoders, name, pair):
+    from headhunt.engine.assembly import prepare
 
-    texts, labels = sentences(8)  # fewer than any batch, so that an epoch is a step
+    texts, labels = sentences(8)  # fewer than any batch size: an epoch is one step
     columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}
     task = Task.load({"train": columns, "test": columns})
     space = Space.load(name, layers=2)
@@ -157,7 +177,7 @@ def test_whatever_a_space_holds_builds_trains_and_keeps_its_name(encoders, name,
     @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
     @given(st.data(), st.integers(0, 2**32))
     def holds(data, seed):
-        # One leaf is hypothesis's own to push to its ends; chance draws the others, so that candidates differ.
+        # Hypothesis pushes one leaf to its ends; the others are drawn at random so that candidates differ.
         path, leaf = data.draw(st.sampled_from(list(space.leaves())))
         drawn, rng = data.draw(values(leaf)), random.Random(seed)
         spec = space.sample(

@@ -1,14 +1,14 @@
-"""Specs: strict JSON, one canonical form, one hash."""
+"""Specs: strict JSON, one canonical form and one hash."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import Convolutions, Head
+from headhunt.modeling.architecture import Convolutions, Head, Mlp
 from headhunt.spec import Lora, Recipe, Smart, Spec, plain
 
 FULL = Spec(
@@ -18,20 +18,63 @@ FULL = Spec(
 )
 
 
-def test_json_and_back():
+def test_spec_round_trips_through_json():
     for spec in (FULL, plain("any"), Spec(encoder="any")):
         assert Spec.from_json(spec.to_json()) == spec.canonical()
         assert json.loads(spec.to_json())["schema"] == 1
 
 
-def test_the_hash_stays_what_it_was():
-    """A ledger names candidates by it: a change here is a change of schema."""
-    assert plain("any").hash == "0c28e6cc88a53769"
-    assert FULL.hash == "f3e76b1002cd8935"
+def test_spec_hash_is_stable():
+    """Ledgers identify candidates by hash: a change here needs a new schema.
+
+    Both values changed once before the first release, when fields at their default were left out of the hash.
+    """
+    assert plain("any").hash == "ee3921bd272c7fa9"
+    assert FULL.hash == "8a8c37393bb4fb4f"
+
+
+def test_spec_hash_ignores_new_fields_at_their_default():
+    @dataclass(frozen=True, kw_only=True)
+    class LaterSmart(Smart):
+        momentum: float = 0.5
+
+    @dataclass(frozen=True, kw_only=True)
+    class LaterRecipe(Recipe):
+        gradient_noise: float = 0.0
+
+    @dataclass(frozen=True, kw_only=True)
+    class LaterSpec(Spec):
+        revision: str | None = None
+
+    for given in ({}, {"learning_rate": 1e-4}, {"smart": Smart()}, {"smart": Smart(weight=2)}):
+        later_smart = LaterSmart(weight=given["smart"].weight) if "smart" in given else None
+        later = LaterSpec(encoder="any", recipe=LaterRecipe(**{**given, "smart": later_smart}))
+        assert later.to_dict().keys() > Spec(encoder="any").to_dict().keys()
+        assert later.hash == Spec(encoder="any", recipe=Recipe(**given)).hash
+    assert LaterSpec(encoder="any", recipe=LaterRecipe(gradient_noise=0.1)).hash != Spec(encoder="any").hash
+
+
+def test_spec_hash_distinguishes_default_part_from_no_part():
+    specs = [Spec(encoder="any", recipe=Recipe(smart=smart)) for smart in (None, Smart(), Smart(weight=2))]
+    specs += [Spec(encoder="any", head=Head(mlp=Mlp())), Spec(encoder="any", head=Head(mlp=Mlp(width=64)))]
+    assert len({spec.hash for spec in specs}) == len(specs)
+
+
+def test_spec_to_dict_contains_every_field():
+    data = Spec(encoder="any").to_dict()
+    assert data["recipe"].keys() == {item.name for item in fields(Recipe)}
+    assert data["head"].keys() == {item.name for item in fields(Head)}
+
+
+def test_spec_hash_ignores_classification_fields_in_regression():
+    smoothed = Spec(encoder="any", recipe=Recipe(label_smoothing=0.1, class_weights=True))
+    assert smoothed.canonical("regression").hash == Spec(encoder="any").hash
+    for problem_type in ("single_label_classification", "multi_label_classification", None):
+        assert smoothed.canonical(problem_type) == smoothed
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"freeze": 0}, {"freeze": "embeddings"}),
         ({"freeze": "all", "layer_decay": 0.9}, {"freeze": "all"}),
@@ -41,13 +84,13 @@ def test_the_hash_stays_what_it_was():
         ({"epochs": 3}, {"epochs": 3.0}),
     ],
 )
-def test_what_changes_nothing_has_one_form(one, other):
-    a, b = (Spec(encoder="any", recipe=Recipe(**given)) for given in (one, other))
+def test_spec_hash_ignores_fields_without_effect(first, second):
+    a, b = (Spec(encoder="any", recipe=Recipe(**given)) for given in (first, second))
     assert Spec.from_json(json.dumps(a.to_dict())).hash == Spec.from_json(json.dumps(b.to_dict())).hash
     assert a.hash != Spec(encoder="any", recipe=Recipe(learning_rate=3e-5)).hash
 
 
-def test_order_is_void_where_a_comparison_is_symmetric():
+def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
     for name, same in (("cosine", True), ("difference", True), ("dot", True), ("concat", False), (None, False)):
         specs = [Spec(encoder="any", head=Head(siamese=name), recipe=Recipe(swap_pairs=swap)) for swap in (False, True)]
         assert (specs[0].hash == specs[1].hash) == same, name
@@ -75,24 +118,27 @@ def test_order_is_void_where_a_comparison_is_symmetric():
         ({"recipe": {"smart": {"weight": 0}}}, "smart.weight must be above 0"),
         ({"recipe": {"truncation": "start"}}, "'end' or 'middle'"),
         ({"schema": 2}, "this version reads schema 1"),
+        ({"recipe": {"rate": 1e-4}}, r"recipe\.rate was renamed to learning_rate\."),
+        ({"recipe": {"batch": 8}}, r"recipe\.batch was renamed to batch_size\."),
+        ({"recipe": {"head_rate": 2.0}}, r"recipe\.head_rate was renamed to head_lr_multiplier\."),
     ],
 )
-def test_a_wrong_spec_is_refused_with_where_and_what(change, fragment):
+def test_spec_from_dict_refuses_invalid_values(change, fragment):
     with pytest.raises(SpecError, match=fragment):
         Spec.from_dict({"encoder": "any", **change})
 
 
-def test_text_that_is_no_spec_is_refused(tmp_path):
+def test_spec_read_refuses_text_that_is_not_one_json_object(tmp_path):
     for text in ("", "[1]", "nonsense", "3"):
         with pytest.raises(SpecError, match="must be"):
             Spec.from_json(text)
     lines = tmp_path / "two.json"
     lines.write_text(FULL.to_json() + "\n" + FULL.to_json() + "\n")
-    with pytest.raises(SpecError, match="Keep one line"):
+    with pytest.raises(SpecError, match="Keep only one of its lines"):
         Spec.read(lines)
 
 
-def test_a_spec_file_may_leave_the_encoder_open(tmp_path):
+def test_spec_read_accepts_file_without_encoder(tmp_path):
     path = tmp_path / "spec.json"
     path.write_text('{"head": {"pooling": "mean"}}')
     assert Spec.read(path, "some") == Spec(encoder="some", head=Head(pooling="mean"))
@@ -100,7 +146,7 @@ def test_a_spec_file_may_leave_the_encoder_open(tmp_path):
         Spec.read(path)
 
 
-def test_the_plain_head_is_plain_and_others_are_not():
+def test_head_plain_ignores_only_dropout():
     assert Head().plain and Head(dropout=0.3).plain
     assert not any(head.plain for head in (FULL.head, Head(layers=2), Head(pooling="pooler"), Head(siamese="dot")))
     assert replace(plain("any", 500).recipe, epochs=5.0) == plain("any", 5_000).recipe

@@ -1,4 +1,4 @@
-"""Training: what moves and how fast, that it can be stopped anywhere, and that the regularisers are what they say."""
+"""Training: learning, stopping and resuming, freezing, learning rates, schedules and regularisers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from conftest import FAMILIES, sentences
 from torch import nn
 
 from headhunt.data import Task
-from headhunt.engine.api import prepare, score
+from headhunt.engine.api import score
+from headhunt.engine.assembly import prepare
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head
 from headhunt.modeling.build import build, layers_of
@@ -39,7 +40,7 @@ def weights(training) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in training.model.state_dict().items()}
 
 
-def test_it_learns_and_reports_as_it_goes(encoders):
+def test_training_learns_and_reports(encoders):
     spec = Spec(
         encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(learning_rate=1e-2, epochs=15, batch_size=8)
     )
@@ -55,7 +56,7 @@ def test_it_learns_and_reports_as_it_goes(encoders):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("head", [Head(), Head(layers="mix", pooling="pooler")], ids=["plain", "mix"])
 @pytest.mark.parametrize("pair", [False, True], ids=["one", "pair"])
-def test_every_family_of_encoders_trains_saves_and_loads(encoders, family, head, pair, tmp_path):
+def test_every_encoder_family_trains_saves_and_loads(encoders, family, head, pair, tmp_path):
     from headhunt.predictor import Predictor
 
     if pair and not head.plain:
@@ -73,8 +74,8 @@ def test_every_family_of_encoders_trains_saves_and_loads(encoders, family, head,
 HALF = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_training import *
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
+from test_loop import *
 encoder, folder, part = sys.argv[2], Path(sys.argv[3]), sys.argv[4]
 task = task_of(24, True)
 training, _ = prepare(task, task.splits["train"], RESUMED(encoder), device="cpu", precision="fp32")
@@ -93,7 +94,7 @@ if part != "first":
 
 
 def RESUMED(encoder: str) -> Spec:  # noqa: N802
-    """A recipe with everything in it that is left to chance."""
+    """Return a spec with every source of randomness."""
     recipe = Recipe(
         epochs=3, batch_size=4, learning_rate=1e-3, freeze="embeddings", swap_pairs=True, smart=Smart(weight=1.0)
     )
@@ -101,7 +102,7 @@ def RESUMED(encoder: str) -> Spec:  # noqa: N802
 
 
 @pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=[pytest.mark.real, pytest.mark.slow])])
-def test_stopped_and_resumed_in_a_new_process_it_ends_with_the_same_weights(which, encoders, request, tmp_path):
+def test_training_resumed_in_new_process_ends_with_same_weights(which, encoders, request, tmp_path):
     from pathlib import Path
 
     from safetensors.torch import load_file
@@ -118,7 +119,7 @@ def test_stopped_and_resumed_in_a_new_process_it_ends_with_the_same_weights(whic
     assert [name for name in rest if not torch.equal(rest[name], whole[name])] == []
 
 
-def test_a_state_of_another_training_is_refused(encoders, tmp_path):
+def test_training_restore_refuses_checkpoint_of_another_run(encoders, tmp_path):
     spec = Spec(encoder=encoders(), recipe=Recipe(epochs=1))
     task = task_of(16)
     training, _, _ = run(task, spec)
@@ -129,7 +130,7 @@ def test_a_state_of_another_training_is_refused(encoders, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
 
 
-def test_two_trainings_in_one_process_do_not_disturb_each_other(encoders):
+def test_training_runs_in_one_process_are_independent(encoders):
     spec = Spec(encoder=encoders(), recipe=Recipe(epochs=2, batch_size=8, learning_rate=1e-3))
     task = task_of(16)
     alone = weights(run(task, spec)[0])
@@ -140,20 +141,20 @@ def test_two_trainings_in_one_process_do_not_disturb_each_other(encoders):
     assert all(torch.equal(alone[name], value) for name, value in weights(first).items())
 
 
-def test_a_batch_in_parts_gives_the_gradient_of_the_whole(encoders):
+def test_gradient_accumulation_gives_gradient_of_complete_batch(encoders):
     spec = Spec(encoder=encoders(), head=Head(dropout=0.0), recipe=Recipe(epochs=1, batch_size=16, encoder_dropout=0.0))
     task = task_of(16)
-    whole, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
-    parts, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
-    parts.parts = 3
-    for training in (whole, parts):
+    complete, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+    accumulated, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+    accumulated.gradient_accumulation_steps = 3
+    for training in (complete, accumulated):
         list(training.reports(1))
-    for (name, a), b in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+    for (name, a), b in zip(complete.model.named_parameters(), accumulated.model.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-6), name
 
 
 @pytest.mark.real
-def test_layer_wise_decay_gives_each_layer_its_rate(minilm):
+def test_parameter_groups_apply_layer_decay(minilm):
     head = Head(convolutions=Convolutions(channels=8), pooling="mean")
     model = build(minilm, head, problem_type="single_label_classification", labels=("a", "b"))
     groups = parameter_groups(
@@ -173,7 +174,7 @@ def test_layer_wise_decay_gives_each_layer_its_rate(minilm):
 
 
 @pytest.mark.parametrize("freeze", ["none", "embeddings", 1, 2, "all"])
-def test_freezing_leaves_out_what_it_says_and_its_dropout(encoders, freeze):
+def test_freeze_stops_training_and_dropout_of_frozen_modules(encoders, freeze):
     spec = Spec(encoder=encoders(), recipe=Recipe(epochs=1, freeze=freeze))
     training, _ = prepare(task_of(16), task_of(16).splits["train"], spec)
     next(iter(training.reports(1)))
@@ -183,10 +184,10 @@ def test_freezing_leaves_out_what_it_says_and_its_dropout(encoders, freeze):
     for name, module in state.items():
         assert module.training == (name not in frozen)
         assert all(p.requires_grad == (name not in frozen) for p in module.parameters())
-    assert all(p.requires_grad for p in encoder.pooler.parameters()), "a pooler belongs to the head"
+    assert all(p.requires_grad for p in encoder.pooler.parameters()), "the pooler belongs to the head"
 
 
-def test_an_encoder_cannot_freeze_layers_it_does_not_have(encoders):
+def test_freeze_refuses_layers_the_encoder_does_not_have(encoders):
     task = task_of(16)
     for family, freeze, fragment in (("bert", 3, "at most"), ("albert", 1, "shares one layer")):
         spec = Spec(encoder=encoders(family), recipe=Recipe(freeze=freeze))
@@ -195,7 +196,7 @@ def test_an_encoder_cannot_freeze_layers_it_does_not_have(encoders):
 
 
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
-def test_low_rank_updates_train_little_and_merge_without_trace(encoders, head, tmp_path):
+def test_lora_trains_only_updates_and_merges(encoders, head, tmp_path):
     recipe = Recipe(epochs=6, batch_size=8, learning_rate=1e-2, freeze=1, lora=Lora(rank=2))
     training, predictor = prepare(
         task_of(32), task_of(32).splits["train"], Spec(encoder=encoders(), head=head, recipe=recipe)
@@ -218,7 +219,7 @@ def test_low_rank_updates_train_little_and_merge_without_trace(encoders, head, t
     assert np.abs(loaded.outputs(texts) - before).max() < 1e-5
 
 
-def test_schedules_rise_and_fall_as_named():
+def test_schedule_has_documented_shape():
     def shape(**recipe):
         factor = schedule(Recipe(**recipe))
         return [round(factor(done), 3) for done in (0.0, 0.05, 0.1, 0.55, 1.0)]
@@ -236,7 +237,7 @@ def test_schedules_rise_and_fall_as_named():
     assert schedule(Recipe(schedule="cosine", warmup=0.0))(0.0) == 1.0
 
 
-def test_class_weights_make_each_class_count_alike():
+def test_objective_class_weights_balance_classes():
     targets = np.array([0] * 30 + [1] * 10)
     objective = Objective.of("single_label_classification", targets, 2, Recipe(class_weights=True))
     assert objective.weights is not None
@@ -246,7 +247,7 @@ def test_class_weights_make_each_class_count_alike():
 
 
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean")], ids=["plain", "mean"])
-def test_a_number_of_any_scale_is_learned_and_given_as_itself(encoders, head):
+def test_regression_learns_targets_of_any_scale(encoders, head):
     texts, labels = sentences(64)
     numbers = [10_000.0 + 250.0 * (label == "good") + 0.5 * i for i, label in enumerate(labels)]
     columns = {"text": texts, "label": numbers}
@@ -254,13 +255,13 @@ def test_a_number_of_any_scale_is_learned_and_given_as_itself(encoders, head):
     spec = Spec(encoder=encoders(), head=head, recipe=Recipe(learning_rate=1e-2, epochs=15, batch_size=8))
     training, predictor, _ = run(task, spec)
     training.finish()
-    found = predictor.outputs(texts)
-    assert np.corrcoef(found, numbers)[0, 1] > 0.9
-    assert abs(found.mean() - np.mean(numbers)) < 60
+    outputs = predictor.outputs(texts)
+    assert np.corrcoef(outputs, numbers)[0, 1] > 0.9
+    assert abs(outputs.mean() - np.mean(numbers)) < 60
 
 
 class Toy(nn.Module):
-    """Logits that are linear in what enters: the worst small move is known."""
+    """A model with logits linear in its input, whose worst perturbation is known."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
         super().__init__()
@@ -271,33 +272,33 @@ class Toy(nn.Module):
 
 
 @pytest.mark.parametrize("problem_type", ["regression", "single_label_classification"])
-def test_smart_is_right_on_a_toy_with_a_known_answer(problem_type):
+def test_smart_matches_analytic_value_on_linear_model(problem_type):
     w = torch.tensor([0.3, -0.2, 0.1, 0.05], dtype=torch.float64)
     matrix = w[None] if problem_type == "regression" else torch.stack([w / 2, -w / 2])
     toy, x = Toy(matrix), torch.tensor([[[0.5, 0.1, -0.3, 0.2], [0.2, 0.0, 0.4, 1.0]]], dtype=torch.float64)
     perturbation = Perturbation(toy.enter)
     settings = Smart(radius=0.25, sigma=1e-9, eta=1e-3, epsilon=1e-6)
     torch.manual_seed(0)
-    still = toy(x)
-    found = smart(lambda: toy(x), still, perturbation, settings, Objective(problem_type).divergence).item()
-    # Both tokens move along ±w, scaled to the radius; the sign is that of the random start.
-    gradient_accumulation_steps = settings.eta / (settings.eta + settings.epsilon)
+    clean = toy(x)
+    regulariser = smart(lambda: toy(x), clean, perturbation, settings, Objective(problem_type).divergence).item()
+    # Both tokens are perturbed along ±w, scaled to the radius; the random start decides the sign.
+    shrinkage = settings.eta / (settings.eta + settings.epsilon)
     size = 0.25 * float(x.square().mean().sqrt())
-    move = 2 * size * float(w @ w) / 0.3 * gradient_accumulation_steps
+    change = 2 * size * float(w @ w) / 0.3 * shrinkage
     if problem_type == "regression":
-        assert found == pytest.approx(move**2, rel=1e-5)
+        assert regulariser == pytest.approx(change**2, rel=1e-5)
     else:
-        z = float((still[0, 0] - still[0, 1]).item())
+        z = float((clean[0, 0] - clean[0, 1]).item())
         sigmoid = torch.nn.functional.sigmoid
-        answers = [float((sigmoid(torch.tensor(z + m)) - sigmoid(torch.tensor(z))) * m) for m in (move, -move)]
-        assert min(abs(found - answer) for answer in answers) < 1e-5
+        expected = [float((sigmoid(torch.tensor(z + d)) - sigmoid(torch.tensor(z))) * d) for d in (change, -change)]
+        assert min(abs(regulariser - value) for value in expected) < 1e-5
     assert perturbation.delta is None
 
 
 @pytest.mark.parametrize(
     "head", [Head(pooling="mean"), Head(pooling="mean", siamese="difference")], ids=["cross", "siamese"]
 )
-def test_smart_costs_nothing_when_off_and_two_more_passes_over_half_the_rows_when_on(encoders, head):
+def test_smart_adds_two_passes_over_half_the_rows(encoders, head):
     for recipe, passes in ((Recipe(epochs=1, batch_size=8), 1), (Recipe(epochs=1, batch_size=8, smart=Smart()), 2)):
         task = task_of(16, pair=True)
         spec = Spec(encoder=encoders(), head=head, recipe=recipe)
@@ -306,12 +307,12 @@ def test_smart_costs_nothing_when_off_and_two_more_passes_over_half_the_rows_whe
         training.model.encoder.register_forward_hook(lambda *x, calls=calls: calls.append(len(x[2].last_hidden_state)))
         list(training.reports(1))
         assert sum(calls) == passes * len(training.tokens) * (2 if head.siamese else 1)
-        assert not training.model.encoder.embeddings._forward_hooks, "the hook is gone when training is over"
+        assert not training.model.encoder.embeddings._forward_hooks, "the hook must be removed after training"
 
 
 @pytest.mark.parametrize("siamese", [None, "difference"], ids=["cross", "siamese"])
-def test_smart_moves_both_texts_of_a_pair_and_pulls_answers_together(encoders, siamese):
-    """A model regularised hard must answer more evenly than one that is not."""
+def test_smart_reduces_spread_of_outputs_for_pairs(encoders, siamese):
+    """Outputs of a strongly regularised model vary less than those of a model without regularisation."""
     task = task_of(32, pair=True)
     spread = {}
     for name, settings in (("off", None), ("on", Smart(weight=100.0, radius=0.2))):
@@ -325,8 +326,8 @@ def test_smart_moves_both_texts_of_a_pair_and_pulls_answers_together(encoders, s
 
 
 @pytest.mark.parametrize("majority", ["same", "other"])
-def test_a_lone_similarity_takes_its_sign_from_the_data(encoders, majority):
-    """Pairs of equal texts against pairs of unlike ones: whichever class is larger, alike must mean alike."""
+def test_similarity_head_learns_sign_from_data(encoders, majority):
+    """Equal texts must be similar, whichever class is larger."""
     texts = sentences(40, seed=5)[0]
     most, least = (30, 10) if majority == "same" else (10, 30)
     same = [(text, text, "same") for text in texts[:most]]

@@ -1,0 +1,197 @@
+"""Attach stored activations to a model in place of its frozen layers.
+
+The model's own code runs unchanged above the frozen layers. Rows that are not stored are computed, so that an attached
+model has the same outputs as before for any text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headhunt.modeling.build import embeddings_of, layers_of
+from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.spec import Recipe
+from headhunt.training.activations import ActivationCache
+from headhunt.training.device import autocast
+from headhunt.training.optim import frozen_layers
+
+TOLERANCE = 0.05  # largest relative difference between an attached and a complete encoder
+_equivalent: dict[tuple[str, int, str], bool] = {}  # results of `_is_equivalent` by encoder class, layer and weights
+
+
+def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Recipe) -> Attached | None:
+    """Let a model start from stored activations, at the highest layer that its recipe and the caches allow.
+
+    Args:
+        model: The model, on its device.
+        caches: Caches of the model's encoder; every row is looked up in each.
+        recipe: Recipe that says which layers are frozen.
+
+    Returns:
+        None if the embeddings are trained, nothing is stored, or the family of encoders is not supported.
+    """
+    encoder = caches[0].encoder
+    frozen = frozen_layers(recipe, encoder.depth)
+    if frozen is None:
+        return None
+    starts = [cache.nearest(frozen) for cache in caches]
+    if any(start is None for start in starts):
+        return None
+    layer = min(start for start in starts if start is not None)
+    if isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers:
+        below = range(max(0, encoder.depth + 1 - model.head.take), layer)
+        if not all(cache.has([*below, layer]) for cache in caches):
+            layer = 0
+    if not all(cache.has([layer]) for cache in caches):
+        return None
+    attached = Attached(model, caches, layer)
+    if _is_equivalent(model, attached, caches[0]):
+        return attached
+    attached.remove()
+    return None
+
+
+class Attached:
+    """A model whose frozen layers are replaced by stored activations until `remove` is called.
+
+    Args:
+        model: The model; its embeddings and lowest layers must be frozen.
+        caches: Caches to look activations up in.
+        layer: The layer to start from.
+    """
+
+    def __init__(self, model: PreTrainedModel, caches: Sequence[ActivationCache], layer: int) -> None:
+        self.layer = layer
+        self._model, self._replaced = model, list[tuple[nn.Module, str, nn.Module]]()
+        several_layers = isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers
+        if several_layers:
+            _record_hidden_states(model, caches[0])
+        lookup = _Lookup(caches, layer)
+        embeddings = embeddings_of(model)
+        self._replace(embeddings[0], lookup)
+        for module in embeddings[1:]:
+            self._replace(module, _Skipped(module, False))
+        for module in layers_of(model)[:layer]:
+            self._replace(module, _Skipped(module, caches[0].encoder.returns_tuples))
+        self._hook: Any = None
+        if several_layers:
+            computed = caches[0].encoder.depth + 1 - layer  # hidden states from the input of the first layer upwards
+            below = range(max(0, computed + layer - model.head.take), layer)
+            self._hook = model.head.register_forward_pre_hook(
+                lambda module, args: ((*map(lookup.states, below), *args[0][-computed:]), *args[1:])
+            )
+
+    def _replace(self, old: nn.Module, new: nn.Module) -> None:
+        for parent in self._model.modules():
+            for name, child in parent.named_children():
+                if child is old:
+                    setattr(parent, name, new)
+                    self._replaced.append((parent, name, old))
+                    return
+
+    def remove(self) -> None:
+        """Restore the model's own layers."""
+        for parent, name, module in self._replaced:
+            setattr(parent, name, module)
+        if self._hook is not None:
+            self._hook.remove()
+        self._replaced = []
+
+
+def _record_hidden_states(model: PreTrainedModel, cache: ActivationCache) -> None:
+    """Run the encoder once: in the first pass transformers adds hooks to all layers, which record hidden states."""
+    row = cache.tokens.batch(np.argsort(cache.tokens.lengths)[:1])
+    with torch.inference_mode():
+        model.base_model(**{name: x.to(model.device) for name, x in row.items()}, output_hidden_states=True)
+
+
+class _Lookup(nn.Module):
+    """Replacement for the embeddings that returns the stored input of a layer, looked up by token ids."""
+
+    def __init__(self, caches: Sequence[ActivationCache], layer: int) -> None:
+        super().__init__()
+        self._caches, self._layer = caches, layer
+        self._pad = caches[0].tokens.special.pad
+        self._batch: tuple[np.ndarray, dict[str, Any]] | None = None
+
+    def forward(self, input_ids: Tensor, *args: Any, **others: Any) -> Tensor:
+        self._batch = (input_ids.cpu().numpy().astype(np.int32), {"input_ids": input_ids, **others})
+        return self.states(self._layer)
+
+    def states(self, layer: int) -> Tensor:
+        """Return the input of a layer for the current batch (batch, tokens, width)."""
+        assert self._batch is not None
+        ids, inputs = self._batch
+        lengths = ids.shape[1] - (ids != self._pad)[:, ::-1].argmax(1)
+        keys = [line[:length].tobytes() for line, length in zip(ids, lengths, strict=True)]
+        missing = np.arange(len(keys))
+        out: np.ndarray | None = None
+        for cache in self._caches:
+            rows = [cache.rows.get(keys[position], -1) for position in missing]
+            if out is None:
+                stored = cache.load(layer)
+                assert stored is not None
+                out = np.zeros((*ids.shape, stored[0].shape[1]), np.float16)
+            values = out if len(missing) == len(out) else np.zeros((len(missing), *out.shape[1:]), np.float16)
+            still_missing = cache.fill(layer, rows, values)
+            if values is not out:
+                out[missing] = values
+            missing = missing[still_missing]
+            if not len(missing):
+                break
+        states = torch.from_numpy(out).to(inputs["input_ids"].device, torch.float32)
+        if len(missing):
+            states[missing] = self._compute(layer, missing, inputs, lengths)
+        return states
+
+    def _compute(self, layer: int, positions: np.ndarray, inputs: dict[str, Any], lengths: np.ndarray) -> Tensor:
+        """Return the input of a layer for rows that are not stored."""
+        chosen = torch.from_numpy(positions).to(inputs["input_ids"].device)
+        batch = {"input_ids": inputs["input_ids"][chosen]}
+        if isinstance(inputs.get("token_type_ids"), Tensor):
+            batch["token_type_ids"] = inputs["token_type_ids"][chosen]
+        steps = torch.arange(batch["input_ids"].shape[1], device=chosen.device)
+        batch["attention_mask"] = (steps[None] < torch.from_numpy(lengths[positions]).to(chosen.device)[:, None]).long()
+        return self._caches[0].encoder.states(batch, [layer])[layer].float()
+
+
+class _Skipped(nn.Module):
+    """Replacement for a frozen layer that returns its input."""
+
+    def __init__(self, layer: nn.Module, returns_tuples: bool) -> None:
+        super().__init__()
+        self._returns_tuples = returns_tuples
+        for name, value in vars(layer).items():  # some families read attributes of their layers
+            if isinstance(value, str | int) and not name.startswith("_"):
+                setattr(self, name, value)
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (hidden_states,) if self._returns_tuples else hidden_states
+
+
+def _is_equivalent(model: PreTrainedModel, attached: Attached, cache: ActivationCache) -> bool:
+    """Return True if an attached encoder computes the same as the complete one; some families do not."""
+    key = (type(model.base_model).__name__, attached.layer, cache.encoder.fingerprint)
+    if key not in _equivalent:
+        rows = np.argsort(cache.tokens.lengths)[-2:]
+        batch = {name: x.to(cache.encoder.device) for name, x in cache.tokens.batch(rows).items()}
+        mode = model.training
+        model.eval()
+        with torch.inference_mode(), autocast(cache.encoder.device, cache.encoder.precision):
+            try:
+                attached_state = model.base_model(**batch).last_hidden_state.float()
+            except Exception:  # the code of a family may fail in any way without its layers
+                attached_state = None
+            complete_state = cache.encoder.model(**batch).last_hidden_state.float()
+        model.train(mode)
+        mask = batch["attention_mask"].bool()
+        _equivalent[key] = attached_state is not None and bool(
+            (attached_state - complete_state)[mask].norm() < TOLERANCE * complete_state[mask].norm()
+        )
+    return _equivalent[key]
