@@ -1,0 +1,48 @@
+"""Heads that every contract test covers, and models with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from conftest import sentences
+
+from headhunt.modeling.architecture import COMPARISONS, POOLINGS, Blocks, Convolutions, Head, Mlp
+from headhunt.modeling.build import build, load_tokenizer
+from headhunt.training.tokens import SpecialTokens, tokenise
+
+PARTS = {
+    "conv": Head(convolutions=Convolutions(layers=2, channels=12, kernel=5, skip=False), pooling="mean"),
+    "conv-skip": Head(convolutions=Convolutions(layers=2, channels=12, kernel=3, skip=True), pooling="mean"),
+    "blocks": Head(blocks=Blocks(layers=2, heads=3), pooling="mean"),
+    "conv-blocks": Head(convolutions=Convolutions(channels=10), blocks=Blocks(heads=4), pooling="attention"),
+    "mlp": Head(pooling="mean", mlp=Mlp(layers=2, width=9)),
+    "layers-2": Head(layers=2, pooling="mean"),
+    "mix": Head(layers="mix", pooling="mean"),
+}
+CASES: dict[str, tuple[Head, bool]] = {
+    "plain": (Head(), False),
+    **{f"pooling-{name}": (Head(pooling=name, mlp=Mlp(width=8)), False) for name in POOLINGS},
+    **{name: (head, False) for name, head in PARTS.items()},
+    "cross-plain": (Head(), True),
+    "cross": (Head(pooling="mean"), True),
+    **{f"siamese-{name}": (Head(pooling="mean", siamese=name), True) for name in COMPARISONS},
+    "siamese-mlp-attention": (Head(pooling="attention", siamese="concat", mlp=Mlp(width=8)), True),
+}
+LABELS = ("bad", "good")
+
+
+def make(
+    encoder: str, case: str, problem_type: str = "single_label_classification"
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor], object]:
+    """Return a model with weights large enough to show differences, a batch of uneven lengths, and the tokenizer."""
+    head, pair = CASES[case]
+    tokenizer = load_tokenizer(encoder)
+    separators = SpecialTokens.of(tokenizer, pair=True).between
+    labels = () if problem_type == "regression" else LABELS
+    model = build(encoder, head, problem_type=problem_type, labels=labels, separators=separators, seed=1).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    texts = sentences(6, seed=3)[0]
+    tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
+    return model, tokens.batch(np.arange(6)), tokenizer
