@@ -442,7 +442,7 @@ def start(folder: Path, model: Path, *more: str) -> subprocess.Popen:
     )
 
 
-def wait_for_shards(folder: Path, process: subprocess.Popen, count: int, limit: float = 120) -> int:
+def wait_for_shards(folder: Path, process: subprocess.Popen, count: int, limit: float = 300) -> int:
     deadline = time.time() + limit
     while len(shards := list((folder / "out").glob("part-*"))) < count:
         assert process.poll() is None and time.time() < deadline, process.communicate()[0]
