@@ -2,8 +2,8 @@
 
 The corpus has short texts of eight data sets in random order, in several Parquet files, with a number for each row.
 The model is the plain head on MiniLM. `headhunt predict` is started, its driver is killed with SIGKILL, it is started
-again, and one of its workers is killed. The bare loop is `Predictor.outputs` over texts in memory, in two processes with
-one thread each, before, between and after. The speed of the corpus is measured between shards while no process is
+again, and one of its workers is killed. The bare loop is `Predictor.outputs` over texts in memory, in two processes
+with one thread each, before, between and after. The speed of the corpus is measured between shards while no process is
 killed; the start of Ray counts only in `seconds`. `--quick` kills only a worker, because Ray takes long to start again.
 
     python benchmarks/corpus.py --data DIR --out benchmarks/results/corpus.json

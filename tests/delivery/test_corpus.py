@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import sentences
 
-from headhunt.data.inputs import ParquetRows, find_inputs
 from headhunt.delivery.corpus import label_corpus
 from headhunt.delivery.corpus.manifest import MANIFEST, SUCCESS
 from headhunt.engine import api
@@ -128,51 +127,6 @@ def test_label_corpus_reads_every_format(tmp_path, models, ending):
     write(corpus(70), tmp_path / f"a{ending}")
     label(model, tmp_path / f"a{ending}", tmp_path / "out")
     check_rows(read(tmp_path / "out"), predictor, corpus(70))
-
-
-@pytest.mark.parametrize(
-    ("source", "taken"),
-    [
-        ("in/*.parquet", ["a", "b"]),
-        ("in/[!a]*.parquet", ["b"]),
-        ("in/**/*.parquet", ["a", "b", "deep/c"]),
-        ("in/de?p/*", ["deep/c"]),
-        ("in", ["a", "b", "deep/c"]),
-        ("in/b.parquet", ["b"]),
-        ("file://{}/in/a*", ["a"]),
-    ],
-)
-def test_find_inputs_matches_folders_patterns_and_urls(tmp_path, source, taken):
-    for name in ("a", "b", "deep/c", "deep/_temporary/d", ".hidden"):
-        write(corpus(1), tmp_path / "in" / f"{name}.parquet")
-    (tmp_path / "in" / "readme.txt").write_text("not data")
-    source = source.format(tmp_path) if "://" in source else str(tmp_path / source)
-    root, files = find_inputs(source)
-    assert root == ""
-    assert [file.path for file in files] == [f"{tmp_path}/in/{name}.parquet" for name in taken]
-
-
-def test_find_inputs_refuses_a_source_without_files(tmp_path):
-    for source in ("none.parquet", "*.parquet", "no/such/*.csv"):
-        with pytest.raises(DataError, match="input must"):
-            find_inputs(str(tmp_path / source))
-    with pytest.raises(DataError, match="address of a store"):
-        find_inputs("nothing://here/x.parquet")
-
-
-def test_parquet_rows_reads_any_range(tmp_path):
-    table = pa.table({"n": range(1000), "text": [f"text {i}" for i in range(1000)]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=170)
-    from pyarrow.fs import LocalFileSystem
-
-    rows = ParquetRows(LocalFileSystem(), str(tmp_path / "a.parquet"))
-    rows._step = 48
-    rng = np.random.default_rng(0)
-    stretches = [(0, 100), (100, 171), (500, 600), (600, 601), (10, 1000), (999, 1000), (0, 1)]
-    stretches += [tuple(sorted(rng.integers(0, 1001, 2).tolist())) for _ in range(50)]
-    for start, stop in stretches:
-        numbers = [number for piece, _ in rows.read(start, stop) for number in piece["n"].to_pylist()]
-        assert numbers == list(range(start, stop)), (start, stop)
 
 
 def test_label_corpus_keeps_the_requested_columns(tmp_path, models):
@@ -348,7 +302,7 @@ def test_different_job_into_the_same_folder_is_refused(tmp_path, models):
     (tmp_path / "other" / "thesis.doc").write_text("mine")
     with pytest.raises(HeadhuntError, match="has other files"):
         label(model, source, tmp_path / "other")
-    with pytest.raises(ModelError, match="folder that Headhunt saved"):
+    with pytest.raises(ModelError, match="directory that Headhunt saved"):
         label(tmp_path, source, tmp_path / "new")
 
 
