@@ -331,39 +331,6 @@ class _Cluster:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         ray, started_here = connect(self.address, self.workers, "label in this process with workers=0")
         try:
-<<<<<<< HEAD
-            yield from work.iter_rows()
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            raise HeadhuntError(
-                f"The workers cannot go on: {brief(cause)}. What is written stays; mend it and run the command again."
-            ) from None
-
-
-@contextlib.contextmanager
-def _cluster(workers: int | None, address: str | None) -> Iterator[tuple[Any, int, float]]:
-    """Ray, with as many workers as there are to be and each one's share of a GPU."""
-    from headhunt.study.ray_executor import connect
-
-    # Ray Data's actors can be started again, and Ray's core warns the user of that as if it were an error.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    ray, ours = connect(address, workers, "label in this process with workers=0")
-    try:
-        import_module("ray.data")
-    except ImportError as error:
-        raise HeadhuntError(f'A corpus needs Ray Data: pip install "headhunt[corpus]" ({brief(error)}).') from None
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
-        resources = ray.cluster_resources()
-        gpus = int(resources.get("GPU", 0))
-        size = workers or gpus or max(1, int(resources.get("CPU", 1)))
-        yield ray, size, min(1.0, gpus / size) if gpus else 0.0
-    finally:
-        if ours:
-            ray.shutdown()
-=======
             import_module("ray.data")
         except ImportError as error:
             raise HeadhuntError(f'A corpus needs Ray Data: pip install "headhunt[corpus]" ({brief(error)}).') from None
@@ -378,4 +345,3 @@ def _cluster(workers: int | None, address: str | None) -> Iterator[tuple[Any, in
         finally:
             if started_here:
                 ray.shutdown()
->>>>>>> 509a9fb (Give exports and corpora typed metadata and write them through the storage module)
