@@ -76,7 +76,7 @@ def make_export(encoder: str, folder: Path, problem_type: str = "single_label_cl
     from headhunt.data import Task
     from headhunt.delivery.onnx.export import export
     from headhunt.delivery.onnx.runtime import Model
-    from headhunt.engine.trial_runner import prepare
+    from headhunt.engine.assembly import prepare
     from headhunt.spec import Head, Recipe, Spec
 
     texts, labels = sentences(32)
