@@ -440,7 +440,7 @@ def test_every_row_is_labelled_once_though_driver_and_workers_are_killed(tmp_pat
     os.kill(victims[0], signal.SIGKILL)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
-    assert "rows were labelled before" in out and "4,800 of 4,800 rows labelled" in out
+    assert "rows are labelled already" in out and "4,800 of 4,800 rows labelled" in out
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == at for name, at in kept.items())
     rows = read(tmp_path / "out")
     table = pa.concat_tables(tables)

@@ -21,6 +21,8 @@ from headhunt.cli import app
 from headhunt.engine import api
 from headhunt.modeling.architecture import Head
 from headhunt.report import model_card as card
+from headhunt.report.markdown import escape_text
+from headhunt.run.directory import RunDirectory
 from headhunt.spec import Recipe, Spec
 
 
@@ -65,7 +67,7 @@ def test_card_of_a_fitted_model_has_scores_labels_and_rows(fitted):
         "64 train, 16 test",
         "16 test rows",
         "not calibrated",
-        "no code comes with",
+        "contains no code",
         "torch ",
     ):
         assert words in text, words
@@ -85,20 +87,21 @@ def test_command_of_the_card_gives_the_same_model(fitted, encoders, tmp_path):
 
 
 def test_card_of_a_search_has_its_verdict(searched):
-    result = json.loads((searched / "result.json").read_text())
-    text = (searched / "model" / "README.md").read_text()
-    assert result["verdict"]["delivered"] == "plain"
-    assert card._plain(result["verdict"]["sentence"]) in text
+    directory = RunDirectory(searched)
+    result = directory.read_result()
+    text = (directory.model / "README.md").read_text()
+    assert result.verdict.delivered == "plain"
+    assert escape_text(result.verdict.sentence) in text
     assert "This model is the plain head." in text and "| this model | best other candidate |" in text
-    score = result["test"]["plain"]["accuracy"]
-    assert f"| accuracy | {score['value']:.4f} ({score['low']:.4f} to {score['high']:.4f}) |" in text
-    assert front_matter(text)["model-index"][0]["results"][0]["metrics"][0]["value"] == round(score["value"], 4)
-    winner = (searched / result["winner_model"] / "README.md").read_text()
+    score = result.test.scores["plain"]["accuracy"]
+    assert f"| accuracy | {score.value:.4f} ({score.low:.4f} to {score.high:.4f}) |" in text
+    assert front_matter(text)["model-index"][0]["results"][0]["metrics"][0]["value"] == round(score.value, 4)
+    winner = (directory.models / result.winner_model / "README.md").read_text()
     assert "This model is the winner" in winner and "| this model | plain head |" in winner
-    assert f"| {result['test']['model']['accuracy']['value']:.4f} (" in winner
+    assert f"| {result.test.scores['winner']['accuracy'].value:.4f} (" in winner
     assert "headhunt search DATA --encoder ENCODER --time none --trials 3" in text
-    others = [path.parent.name for path in (searched / "models").glob("*/README.md")]
-    assert others == [Path(result["winner_model"]).name], "checkpoints that are not reported have no card"
+    others = [path.parent.name for path in directory.models.glob("*/README.md")]
+    assert others == [result.winner_model], "models that are not shown to the user have no card"
 
 
 def test_folder_has_no_text_of_the_data(fitted, searched):
