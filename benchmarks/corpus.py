@@ -1,10 +1,10 @@
-"""A corpus on two Ray workers, killed twice on the way: is every row labelled once, how fast, in how much memory?
+"""Label a corpus on two Ray workers that are killed meanwhile, and measure correctness, speed and memory.
 
-Short texts of eight data sets, mixed, each row with a number of its own, in several Parquet files; MiniLM with the
-plain head. `headhunt predict` is started, its driver is killed with SIGKILL in the middle, it is started again, and one
-of the workers is killed too. The bare loop is `Predictor.outputs` over texts in memory: two processes at once, one
-thread each, before, between and after. The corpus is counted from shard to shard while nobody is killed; what it takes
-to start Ray is in `seconds` alone. `--quick` kills a worker only: Ray takes a while to start again.
+The corpus has short texts of eight data sets in random order, in several Parquet files, with a number for each row.
+The model is the plain head on MiniLM. `headhunt predict` is started, its driver is killed with SIGKILL, it is started
+again, and one of its workers is killed. The bare loop is `Predictor.outputs` over texts in memory, in two processes
+with one thread each, before, between and after. The speed of the corpus is measured between shards while no process is
+killed; the start of Ray counts only in `seconds`. `--quick` kills only a worker, because Ray takes long to start again.
 
     python benchmarks/corpus.py --data DIR --out benchmarks/results/corpus.json
 """
@@ -47,7 +47,7 @@ for _ in sys.stdin:
 
 
 class Bare:
-    """Two processes that do nothing but predict, each when told."""
+    """Two processes that predict on request."""
 
     def __init__(self, model: Path, files: list[Path], rows: int) -> None:
         self._processes = [
@@ -64,23 +64,23 @@ class Bare:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
 
     def rate(self) -> float:
-        """Rows a second of both together."""
+        """Return the rows per second of both processes together."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        found = sum(float(process.stdout.readline()) for process in self._processes if process.stdout)
-        print(f"bare loop: {found:,.0f} rows/s", flush=True)
-        return found
+        rate = sum(float(process.stdout.readline()) for process in self._processes if process.stdout)
+        print(f"bare loop: {rate:,.0f} rows/s", flush=True)
+        return rate
 
     def end(self) -> None:
-        """Lets them go."""
+        """End the processes."""
         for process in self._processes:
             process.communicate()
 
 
 def make_corpus(data: Path, folder: Path, rows: int) -> list[Path]:
-    """Files of texts in random order; where they do not suffice they come again, under other numbers."""
+    """Write files of texts in random order; texts are repeated under other numbers if there are too few."""
     texts = pa.concat_arrays(
         [
             pq.read_table(data / name / "train.parquet", columns=["text"])["text"].cast(pa.string()).combine_chunks()
@@ -90,8 +90,8 @@ def make_corpus(data: Path, folder: Path, rows: int) -> list[Path]:
     rng = np.random.default_rng(0)
     order = np.concatenate([rng.permutation(len(texts)) for _ in range(-(-rows // len(texts)))])[:rows]
     files = []
-    for number, part in enumerate(np.array_split(np.arange(rows), FILES)):
-        table = pa.table({"id": pa.array(part), "text": texts.take(pa.array(order[part]))})
+    for number, rows_of_file in enumerate(np.array_split(np.arange(rows), FILES)):
+        table = pa.table({"id": pa.array(rows_of_file), "text": texts.take(pa.array(order[rows_of_file]))})
         files.append(folder / f"texts-{number}.parquet")
         pq.write_table(table, files[-1])
     return files
@@ -108,7 +108,7 @@ def make_model(data: Path, encoder: str, folder: Path) -> None:
 
 
 class Run:
-    """`headhunt predict` in a process of its own, with an eye on its workers."""
+    """`headhunt predict` in a process of its own, and the memory of its workers."""
 
     def __init__(self, model: Path, folder: Path, shard_rows: int) -> None:
         self.out = folder / "out"
@@ -123,21 +123,21 @@ class Run:
         self.peak = 0.0
 
     def shards(self) -> list[Path]:
-        """What is written."""
+        """Return the finished shards."""
         return sorted(self.out.glob("part-*"))
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that label, of this driver alone."""
-        found = []
+        """Return the worker processes of this driver."""
+        workers = []
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if "MapBatches(Labeller)" in " ".join(child.cmdline()):
-                        found.append(child)
-        return found
+                        workers.append(child)
+        return workers
 
     def watch(self, shards: int | None) -> None:
-        """Waits until there are so many new shards, or the end."""
+        """Wait for a number of new shards, or for the end."""
         while self.process.poll() is None and (shards is None or len(self.shards()) - self.before < shards):
             for worker in self.workers():
                 with contextlib.suppress(OSError, StopIteration):
@@ -149,20 +149,20 @@ class Run:
             sys.exit(f"headhunt predict ended early:\n{self._log.read_text()[-3000:]}")
 
     def rate(self, since: float) -> float:
-        """Rows a second between shards: from the moment each worker has made one."""
+        """Return the rows per second, from when each worker has made a shard."""
         times = sorted((path.stat().st_mtime, path) for path in self.shards() if path.stat().st_mtime > since)
         counted = times[WORKERS:]
         rows = sum(pq.read_metadata(path).num_rows for _, path in counted)
-        found = rows / (counted[-1][0] - times[WORKERS - 1][0])
-        print(f"corpus: {found:,.0f} rows/s over {len(counted)} shards", flush=True)
-        return found
+        rate = rows / (counted[-1][0] - times[WORKERS - 1][0])
+        print(f"corpus: {rate:,.0f} rows/s over {len(counted)} shards", flush=True)
+        return rate
 
     def kill(self) -> None:
-        """Kills the driver, and waits until what it started has noticed."""
-        family = psutil.Process(self.process.pid).children(recursive=True)
+        """Kill the driver and wait until its child processes have ended."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        psutil.wait_procs(family, timeout=60)
+        psutil.wait_procs(children, timeout=60)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""How fast an exported model is beside torch, and what 8 bits cost: SST-2, the plain head, 500 training rows.
+"""Compare the speed of an exported model with torch, and measure the cost of 8 bits.
 
-Token ids in, probabilities out, padding included: the same rows, the same number of threads, one call at a time. The
-contenders take turns; a ratio is of the best times of each batch, p50 and p99 are of all calls.
+The model is the plain head on SST-2 with 500 training rows. The time is from token ids to probabilities, including
+padding, with the same rows and threads. The models take turns; a ratio compares the best times of each batch, p50 and
+p99 are of all calls.
 
     python benchmarks/onnx_speed.py --data DIR --out benchmarks/results/onnx_speed.json
 """
@@ -49,7 +50,7 @@ def with_onnx(folder: Path, threads: int, texts: list[str]) -> Run:
 
 
 def race(runs: dict[str, Run], batches: list[np.ndarray], repeats: int) -> dict[str, np.ndarray]:
-    """Seconds of every call (repeats, batches), in turns; the first turn warms up."""
+    """Return the seconds of every call (repeats, batches); the models take turns, and the first turn is a warm-up."""
     times: dict[str, list[list[float]]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
@@ -84,14 +85,14 @@ def main() -> None:
         training.finish()
         predictor.save(folder / "model")
         export(folder / "model", folder / "fp32")
-        done = export(folder / "model", folder / "int8", int8=True, max_loss=100, data=args.data / "sst2")
-        assert done.int8 is not None
+        quantized = export(folder / "model", folder / "int8", int8=True, max_loss=100, data=args.data / "sst2")
+        assert quantized.int8 is not None
         result |= {
-            "difference": float(f"{done.difference:.2g}"),
-            "int8_loss": round(done.int8.loss, 2),
-            "accuracy_fp32": round(100 * done.int8.fp32, 2),
-            "accuracy_int8": round(100 * done.int8.int8, 2),
-            "test_rows": done.int8.rows,
+            "difference": float(f"{quantized.difference:.2g}"),
+            "int8_loss": round(quantized.int8.loss, 2),
+            "accuracy_fp32": round(100 * quantized.int8.fp32, 2),
+            "accuracy_int8": round(100 * quantized.int8.int8, 2),
+            "test_rows": quantized.int8.rows,
             "megabytes": {name: round(size(folder / name) / 1e6, 1) for name in ("fp32", "int8")},
         }
         texts = task.splits["test"].texts()

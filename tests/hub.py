@@ -1,6 +1,6 @@
-"""A stand-in for the Hugging Face Hub on loopback that speaks as much of its protocol as pushing and loading need.
+"""A stand-in for the Hugging Face Hub on this machine, with the part of its protocol for uploads and downloads.
 
-Keeps what it was sent, checks each large file against the hash it was announced with, and serves it back.
+It stores uploads, checks the hash of each large file, and serves the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKEN = "hf_stand_in"
 
 @dataclass
 class Repo:
-    """One repository: its files at the newest commit, and the messages of all."""
+    """A repository: its files at the latest commit, and all commit messages."""
 
     private: bool
     files: dict[str, bytes] = field(default_factory=dict)
@@ -29,15 +29,15 @@ class Repo:
 
     @property
     def sha(self) -> str:
-        """Forty digits that change with every commit."""
+        """Hash that changes with every commit."""
         return hashlib.sha1(repr((sorted(self.files), self.messages)).encode()).hexdigest()
 
 
 class Hub:
-    """The server; use it with `with`, and its `env` for the processes that are to speak to it.
+    """The server, a context manager. Processes with the environment `env` use it in place of the Hub.
 
     Args:
-        status: What it answers to requests whose path contains the key, in place of what it should.
+        status: Status of the response to requests whose path contains the key.
     """
 
     def __init__(self, status: dict[str, int] | None = None) -> None:
@@ -45,13 +45,13 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.large: dict[str, bytes] = {}
         self.verified: list[str] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.writable = {"me"}
 
-        class Answer(_Answer):
+        class Handler(_Handler):
             hub = self
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -65,34 +65,31 @@ class Hub:
         self._thread.join()
 
     def env(self, base: dict[str, str], home: Any, token: str | None = TOKEN) -> dict[str, str]:
-        """An environment whose processes take this for the Hub.
-
-        Xet has a protocol of its own for large files, which this does not speak; without it they go as they did before.
-        """
+        """Return an environment whose processes use this server as the Hub, without Xet's protocol for large files."""
         kept = {name: value for name, value in base.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
         kept |= {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
         return kept | ({"HF_TOKEN": token} if token else {})
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        self.answer()
+        self.respond()
 
-    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the names that http.server looks for
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - names of http.server
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         body = self.body()
         path = urlsplit(self.path).path
-        self.hub.asked.append(f"{self.command} {path}")
+        self.hub.requests.append(f"{self.command} {path}")
         for part, status in self.hub.status.items():
             if part in path:
-                return self.refuse(status, "as the test wishes")
+                return self.refuse(status, "as the test requests")
         words = path.strip("/").split("/")
         if words[:1] == ["large"]:
             return self.store(words[1], body)
@@ -107,7 +104,7 @@ class _Answer(BaseHTTPRequestHandler):
             case ["whoami-v2"]:
                 if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                     return self.refuse(401, "Invalid credentials in Authorization header")
-                return self.give({"name": "me", "type": "user"})
+                return self.send_json({"name": "me", "type": "user"})
             case ["validate-yaml"]:
                 return self.validate(json.loads(body)["content"])
             case ["repos", "create"]:
@@ -117,7 +114,7 @@ class _Answer(BaseHTTPRequestHandler):
         return self.refuse(404, "Repository not found", "RepoNotFound")
 
     def validate(self, content: str) -> None:
-        """The parts of the Hub's rules that a wrong card would break."""
+        """Check the rules of the Hub that a wrong model card would break."""
         data = yaml.safe_load(content.split("---\n")[1])
         wrong = [name for name in ("library_name", "pipeline_tag") if not isinstance(data.get(name), str)]
         for entry in data.get("model-index", []):
@@ -129,29 +126,29 @@ class _Answer(BaseHTTPRequestHandler):
                 )
                 wrong += [metric for metric in result["metrics"] if not metric["type"] or "value" not in metric]
         errors = [{"message": f"{name} is wrong"} for name in wrong]
-        self.give({"errors": errors, "warnings": []}, 400 if errors else 200)
+        self.send_json({"errors": errors, "warnings": []}, 400 if errors else 200)
 
-    def create(self, asked: dict[str, Any]) -> None:
-        user = asked.get("organization") or "me"
+    def create(self, request: dict[str, Any]) -> None:
+        user = request.get("organization") or "me"
         if user not in self.hub.writable:
             return self.refuse(403, f"You don't have the rights to create a model under the namespace {user!r}")
-        repo = f"{user}/{asked['name']}"
+        repo = f"{user}/{request['name']}"
         known = repo in self.hub.repos
-        self.hub.repos.setdefault(repo, Repo(asked.get("visibility") == "private"))
-        return self.give({"url": f"{self.hub.url}/{repo}", "error": "exists"}, 409 if known else 200)
+        self.hub.repos.setdefault(repo, Repo(request.get("visibility") == "private"))
+        return self.send_json({"url": f"{self.hub.url}/{repo}", "error": "exists"}, 409 if known else 200)
 
     def model(self, name: str, words: list[str], body: bytes) -> None:
         repo = self.hub.repos[name]
         match words:
             case [] | ["revision", _]:
                 files = [{"rfilename": path} for path in repo.files]
-                return self.give({"id": name, "sha": repo.sha, "private": repo.private, "siblings": files})
+                return self.send_json({"id": name, "sha": repo.sha, "private": repo.private, "siblings": files})
             case ["tree", _]:
                 entries = [
                     {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
                     for path, data in repo.files.items()
                 ]
-                return self.give(entries)
+                return self.send_json(entries)
             case ["preupload", _]:
                 files = [
                     {
@@ -161,7 +158,7 @@ class _Answer(BaseHTTPRequestHandler):
                     }
                     for file in json.loads(body)["files"]
                 ]
-                return self.give({"files": files})
+                return self.send_json({"files": files})
             case ["commit", _]:
                 return self.commit(repo, name, [json.loads(line) for line in body.splitlines()])
         return self.refuse(404, "Entry not found", "EntryNotFound")
@@ -177,35 +174,35 @@ class _Answer(BaseHTTPRequestHandler):
                     files[value["path"]] = base64.b64decode(value["content"])
                 case "lfsFile":
                     if value["oid"] not in self.hub.verified:
-                        return self.refuse(400, "a large file was not sent")
+                        return self.refuse(400, "a large file is missing")
                     files[value["path"]] = self.hub.large[value["oid"]]
                 case "deletedFile":
                     del files[value["path"]]
         repo.files = files
         repo.messages.append(message)
-        return self.give({"commitUrl": f"{self.hub.url}/{name}/commit/{repo.sha}", "commitOid": repo.sha})
+        return self.send_json({"commitUrl": f"{self.hub.url}/{name}/commit/{repo.sha}", "commitOid": repo.sha})
 
     def large(self, words: list[str], body: bytes) -> None:
-        asked = json.loads(body)
-        assert asked["operation"] == "upload" and asked["hash_algo"] == "sha256"
+        request = json.loads(body)
+        assert request["operation"] == "upload" and request["hash_algo"] == "sha256"
         objects = []
-        for entry in asked["objects"]:
+        for entry in request["objects"]:
             href = f"{self.hub.url}/large/{entry['oid']}"
             objects.append({**entry, "actions": {"upload": {"href": href}, "verify": {"href": href}}})
-        self.give({"transfer": "basic", "objects": objects})
+        self.send_json({"transfer": "basic", "objects": objects})
 
     def store(self, oid: str, body: bytes) -> None:
-        """The bytes themselves, and then the question whether they have arrived."""
+        """Store a large file, or confirm that it has arrived."""
         if self.command == "PUT":
             if hashlib.sha256(body).hexdigest() != oid:
-                return self.refuse(400, "these bytes have another hash")
+                return self.refuse(400, "the hash differs")
             self.hub.large[oid] = body
         else:
-            asked = json.loads(body)
-            if len(self.hub.large.get(asked["oid"], b"")) != asked["size"]:
+            request = json.loads(body)
+            if len(self.hub.large.get(request["oid"], b"")) != request["size"]:
                 return self.refuse(404, "not here")
             self.hub.verified.append(oid)
-        return self.give({})
+        return self.send_json({})
 
     def file(self, words: list[str]) -> None:
         name, rest = "/".join(words[:2]), words[2:]
@@ -216,8 +213,8 @@ class _Answer(BaseHTTPRequestHandler):
         if rest[:1] != ["resolve"] or path not in repo.files:
             return self.refuse(404, "Entry not found", "EntryNotFound", {"X-Repo-Commit": repo.sha})
         data = repo.files[path]
-        named = {"X-Repo-Commit": repo.sha, "ETag": f'"{hashlib.sha256(data).hexdigest()}"', "Accept-Ranges": "bytes"}
-        return self.send(200, data, "application/octet-stream", named)
+        headers = {"X-Repo-Commit": repo.sha, "ETag": f'"{hashlib.sha256(data).hexdigest()}"', "Accept-Ranges": "bytes"}
+        return self.send(200, data, "application/octet-stream", headers)
 
     def body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -229,16 +226,16 @@ class _Answer(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def give(self, data: Any, status: int = 200) -> None:
+    def send_json(self, data: Any, status: int = 200) -> None:
         self.send(status, json.dumps(data).encode(), "application/json", {})
 
     def refuse(self, status: int, message: str, code: str | None = None, more: dict[str, str] | None = None) -> None:
-        named = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(more or {})}
-        self.send(status, json.dumps({"error": message}).encode(), "application/json", named)
+        headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(more or {})}
+        self.send(status, json.dumps({"error": message}).encode(), "application/json", headers)
 
-    def send(self, status: int, data: bytes, problem_type: str, headers: dict[str, str]) -> None:
+    def send(self, status: int, data: bytes, content_type: str, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": problem_type, "Content-Length": str(len(data)), **headers}.items():
+        for name, value in {"Content-Type": content_type, "Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

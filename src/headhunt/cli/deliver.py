@@ -13,7 +13,7 @@ from headhunt.cli.output import log, predict_example, print_json
 from headhunt.errors import HeadhuntError
 
 if TYPE_CHECKING:
-    from headhunt.delivery.hub import Parcel
+    from headhunt.delivery.hub import UploadPlan
     from headhunt.delivery.onnx.export import Export
 
 REQUESTS, TIMEOUTS = "Request limits", "Timeouts"
@@ -139,13 +139,19 @@ def serve(
 
     On SIGTERM the server finishes the queued requests, then stops.
     """
-    from headhunt.delivery.serve import service
-    from headhunt.delivery.serve.schemas import Limits
+    from headhunt.delivery import serve as service
 
-    requests = {"queue": max_queue, "texts": max_texts, "characters": max_characters, "body": max_body}
-    limits = Limits(**requests, wait=max_wait, slow=read_timeout, drain=timeout_graceful_shutdown)
+    limits = service.Limits(
+        max_body=max_body,
+        max_texts=max_texts,
+        max_characters=max_characters,
+        max_queue=max_queue,
+        max_wait=max_wait,
+        read_timeout=read_timeout,
+        timeout_graceful_shutdown=timeout_graceful_shutdown,
+    )
     compute = {"threads": threads, "model_instances": model_instances}
-    service.serve(model, host=host, port=port, token=token, max_batch=max_batch, limits=limits, say=log, **compute)
+    service.serve(model, host=host, port=port, token=token, max_batch=max_batch, limits=limits, notify=log, **compute)
 
 
 def push(
@@ -162,21 +168,21 @@ def push(
     from headhunt.delivery import hub
 
     hub.check_repo(repo)
-    parcel = hub.pack(model)
-    url = None if dry_run else hub.push(parcel, repo, private=private, message=message)
+    plan = hub.plan_upload(model)
+    url = None if dry_run else hub.push(plan, repo, private=private, message=message)
     if json_:
-        sent = {"repo": repo, "url": url, "private": private, "files": parcel.files, "bytes": parcel.size}
-        print_json({**sent, "left": parcel.left, "notes": parcel.notes})
+        sent = {"repo": repo, "url": url, "private": private, "files": plan.files, "bytes": plan.size}
+        print_json({**sent, "left": plan.skipped, "notes": plan.notes})
         return
-    print_files(parcel)
+    print_files(plan)
     visibility = "private" if private else "public"
     print(url or f"nothing was sent: without --dry-run this goes to {repo}, {visibility}")
 
 
-def print_files(parcel: Parcel) -> None:
+def print_files(plan: UploadPlan) -> None:
     """Print the files to upload and, on standard error, the files that stay."""
-    for name, size in parcel.files.items():
+    for name, size in plan.files.items():
         print(f"{size:14,}  {name}")
-    print(f"{parcel.size:14,}  bytes in {len(parcel.files)} files")
-    for line in [*(f"stays here: {name}" for name in parcel.left), *(f"note: {note}" for note in parcel.notes)]:
+    print(f"{plan.size:14,}  bytes in {len(plan.files)} files")
+    for line in [*(f"stays here: {name}" for name in plan.skipped), *(f"note: {note}" for note in plan.notes)]:
         log(line)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from headhunt.data import Task
-    from headhunt.delivery.corpus.label import Summary
+    from headhunt.delivery.corpus import Summary
     from headhunt.engine.search import Search
     from headhunt.evaluation import Evaluation
     from headhunt.report.terminal import SearchView

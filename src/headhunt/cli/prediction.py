@@ -82,7 +82,7 @@ def predict_corpus(model: Path, source: str | None, out: str, as_json: bool, **o
     """Label a corpus and print a summary. Exit with code 3 if some files could not be read."""
     if not source or source == "-":
         raise HeadhuntError("A corpus needs --input: a file, a folder, a 'pattern*' or a URL.")
-    from headhunt.delivery.corpus.label import label_corpus
+    from headhunt.delivery.corpus import label_corpus
     from headhunt.report.terminal import RowsView
 
     try:

@@ -1,6 +1,6 @@
-"""A model folder to the Hugging Face Hub: what goes, what stays, and what can go wrong on the way.
+"""Upload a model folder to the Hugging Face Hub.
 
-Sends a folder that loads, and of it only the files a model is made of: what else lies in the folder stays at home.
+Only the files that belong to a model are uploaded, and only if the folder loads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 
 CODE = ("architecture.py", "configuration.py", "heads.py", "model.py")
-# All that may go, and, where a repository holds one that this model does not have, all that is taken out of it: shards
-# or code of the model before would be loaded in place of the new one.
-EXPECTED = (
+# The files that are uploaded. If the repository has one that this model does not have, it is deleted: shards or code of
+# an earlier model would be loaded in place of the new one.
+MODEL_FILES = (
     card.FILE,
     CARD,
     "config.json",
@@ -42,57 +42,57 @@ EXPECTED = (
 
 
 class HubError(HeadhuntError):
-    """The Hub cannot be reached, or does not take the model."""
+    """The Hub cannot be reached, or refuses the model."""
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """What of a folder would be sent."""
+class UploadPlan:
+    """The files of a folder to upload."""
 
     folder: Path
     files: dict[str, int]
-    """Name and bytes of what goes."""
-    left: list[str]
-    """What stays."""
+    """Size in bytes by name."""
+    skipped: list[str]
+    """Files and folders that are not uploaded."""
     notes: list[str]
-    """What to know before others can see it."""
+    """Hints for the user before the model becomes visible to others."""
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return sum(self.files.values())
 
 
-def pack(folder: str | Path) -> Parcel:
-    """Finds out what would be sent, without a network. The folder is loaded and asked once.
+def plan_upload(folder: str | Path) -> UploadPlan:
+    """List the files to upload, without a network. The folder is loaded and used for one prediction.
 
     Raises:
-        ModelError: If the folder is no whole model that Headhunt saved.
+        ModelError: If the folder is not a complete model that Headhunt saved.
     """
     folder = Path(folder)
     predictor = Predictor.load(folder)
     text = ["a text"]
-    if not all(map(_finite, predictor.outputs(text, text if predictor.pair else None).ravel())):
-        raise ModelError(f"{folder} must give finite answers; its weights do not. Train or save the model again.")
+    if not all(map(_is_finite, predictor.outputs(text, text if predictor.pair else None).ravel())):
+        raise ModelError(f"The outputs of {folder} must be finite; they are not. Train or save the model again.")
     entries = sorted(folder.iterdir(), key=lambda path: path.name)
-    goes = [path for path in entries if path.is_file() and any(fnmatchcase(path.name, one) for one in EXPECTED)]
-    files = {path.name: path.stat().st_size for path in goes}
+    uploaded = [path for path in entries if path.is_file() and _is_model_file(path.name)]
+    files = {path.name: path.stat().st_size for path in uploaded}
     notes = []
     if card.FILE not in files:
         files[card.FILE] = len(card.render(_facts(folder), folder=folder.name).encode())
-        notes.append(f"{card.FILE} is not there and is made from {CARD}")
+        notes.append(f"{card.FILE} is missing and is made from {CARD}")
     encoder = predictor.spec.encoder if predictor.spec else ""
     if Path(encoder).is_absolute():
         notes.append(f"{CARD} names the folder of the encoder: {encoder}")
-    left = [path.name + ("/" if path.is_dir() else "") for path in entries if path not in goes]
-    return Parcel(folder, dict(sorted(files.items())), left, notes)
+    skipped = [path.name + ("/" if path.is_dir() else "") for path in entries if path not in uploaded]
+    return UploadPlan(folder, dict(sorted(files.items())), skipped, notes)
 
 
 def check_repo(repo: str) -> str:
-    """Refuses a name that no repository can have.
+    """Return the name of a repository if it is valid.
 
     Raises:
-        HubError: If it is no such name.
+        HubError: If it is not.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -100,91 +100,90 @@ def check_repo(repo: str) -> str:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise HubError(f"REPO must be as name or user/name; found {repo!r} ({error}).") from None
+        raise HubError(f"The repository must be given as name or user/name; found {repo!r} ({error}).") from None
     return repo
 
 
-def push(parcel: Parcel, repo: str, *, private: bool = True, message: str | None = None) -> str:
-    """Sends a model to the Hub in one commit; a repository that is not there yet is made.
+def push(plan: UploadPlan, repo: str, *, private: bool = True, message: str | None = None) -> str:
+    """Upload a model to the Hub in one commit. The repository is created if it does not exist.
 
     Args:
-        parcel: What `pack` made of a folder.
-        repo: As name or user/name.
-        private: Whether only you, or your organisation, can see it.
-        message: Of the commit.
+        plan: The files to upload, of `plan_upload`.
+        repo: The repository, as name or user/name.
+        private: Whether only you, or your organisation, can see a new repository.
+        message: Commit message.
 
     Returns:
-        Where the model now is.
+        The URL of the model.
 
     Raises:
-        HubError: If the Hub cannot be reached or does not take it; nothing is sent then.
+        HubError: If the Hub cannot be reached or refuses the model; nothing is uploaded then.
     """
     from huggingface_hub import HfApi, get_token
 
     check_repo(repo)
     if get_token() is None:
-        raise HubError("A token is needed to write to the Hub; found none. `hf auth login` keeps one, or set HF_TOKEN.")
+        raise HubError("The Hub needs a token for uploads; found none. Run `hf auth login`, or set HF_TOKEN.")
     api = HfApi(library_name="headhunt")
-    with _explained(repo):
+    with _explain_errors(repo):
         user = api.whoami()["name"]
-    with _explained(repo, user):
-        made = api.create_repo(repo, private=private, exist_ok=True)
-        name = made.repo_id
+    with _explain_errors(repo, user):
+        url = api.create_repo(repo, private=private, exist_ok=True)
+        name = url.repo_id
         if private and not api.repo_info(name).private:
-            raise HubError(f"{name} is there already and everyone can see it. Say --public, or name another REPO.")
-        if not (parcel.folder / card.FILE).exists():
-            card.write(parcel.folder)
+            raise HubError(f"{name} exists and is public. Pass private=False, or give another repository.")
+        if not (plan.folder / card.FILE).exists():
+            card.write(plan.folder)
         api.upload_folder(
             repo_id=name,
-            folder_path=parcel.folder,
-            allow_patterns=list(parcel.files),
-            delete_patterns=list(EXPECTED),
+            folder_path=plan.folder,
+            allow_patterns=list(plan.files),
+            delete_patterns=list(MODEL_FILES),
             commit_message=message or "Model from Headhunt",
         )
-    return str(made)
+    return str(url)
 
 
 @contextmanager
-def _explained(repo: str, user: str = "the token's owner") -> Iterator[None]:
-    """Turns what the Hub and the network answer into one sentence the user can act on."""
+def _explain_errors(repo: str, user: str = "the token's owner") -> Iterator[None]:
+    """Turn errors of the Hub and the network in the block into one message that the user can act on."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:
         yield
     except HeadhuntError:
         raise
-    except Exception as error:  # each version of the library has its own kinds for a network that fails
+    except Exception as error:  # versions of the library have different errors for a failing network
         chain = list(_causes(error))
-        if any(isinstance(one, OfflineModeIsEnabled) for one in chain):
-            raise HubError("The Hub must be reachable; HF_HUB_OFFLINE is set. Unset it, or use --dry-run.") from None
-        answer = next((one for one in chain if isinstance(one, HfHubHTTPError)), None)
-        if answer is not None:
-            raise HubError(_refusal(answer, repo, user)) from None
-        if any(isinstance(one, OSError) or type(one).__module__.startswith(("httpx", "httpcore")) for one in chain):
+        if any(isinstance(cause, OfflineModeIsEnabled) for cause in chain):
+            raise HubError("The Hub must be reachable; HF_HUB_OFFLINE is set. Unset it.") from None
+        response_error = next((cause for cause in chain if isinstance(cause, HfHubHTTPError)), None)
+        if response_error is not None:
+            raise HubError(_describe_refusal(response_error, repo, user)) from None
+        modules = ("httpx", "httpcore")
+        if any(isinstance(cause, OSError) or type(cause).__module__.startswith(modules) for cause in chain):
             reason = str(chain[-1]).strip() or type(chain[-1]).__name__
             raise HubError(
                 f"The Hub must be reachable; it is not ({reason}). Check the network and HF_ENDPOINT."
             ) from None
         if isinstance(error, ValueError):
-            raise HubError(f"The Hub does not take the model: {' '.join(str(error).split())}") from None
+            raise HubError(f"The Hub refuses the model: {' '.join(str(error).split())}") from None
         raise
 
 
-def _refusal(error: Any, repo: str, user: str) -> str:
+def _describe_refusal(error: Any, repo: str, user: str) -> str:
     status = error.response.status_code
-    said = " ".join((error.server_message or str(error)).split()).rstrip(".")
+    reason = " ".join((error.server_message or str(error)).split()).rstrip(".")
     if status == 401:
-        return f"The token must be a valid one; the Hub refuses it ({said}). `hf auth login` asks for another."
+        return f"The token must be valid; the Hub refuses it ({reason}). Run `hf auth login`."
     if status in (403, 404):
         return (
-            f"The token must be allowed to write to {repo}; {user} is not ({status}: {said}). Use a token with write "
-            "rights, or a REPO of your own."
+            f"The token must be allowed to write to {repo}; {user} is not ({status}: {reason}). Use a token with write "
+            "permission, or another repository."
         )
     if status < 429:
-        return f"The Hub does not take the model for {repo} ({status}: {said}). What was there before is unchanged."
-    return (
-        f"The Hub must take {repo}; it answers {status}: {said}. What was there before is unchanged; try again later."
-    )
+        return f"The Hub refuses the model for {repo} ({status}: {reason}). The repository is unchanged."
+    return f"The Hub must accept {repo}; it responds {status}: {reason}. The repository is unchanged; try again later."
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -197,5 +196,9 @@ def _facts(folder: Path) -> dict[str, Any]:
     return json.loads((folder / CARD).read_text(encoding="utf-8"))
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     return value - value == 0
+
+
+def _is_model_file(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in MODEL_FILES)

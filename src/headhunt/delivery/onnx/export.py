@@ -1,24 +1,20 @@
-"""A model as an ONNX graph with all it takes to answer, torch not included.
+"""Export a model as an ONNX graph with everything it needs to predict without torch.
 
     OUT/model.onnx        token ids to logits, for any number of texts of any length
     OUT/tokenizer.json
-    OUT/headhunt.json     labels, how texts are framed and cut, where it came from
-    OUT/predict.py        runtime.py of this room: the one file that reads the others
+    OUT/headhunt.json     labels, special tokens, truncation, and facts about the model
+    OUT/predict.py        a copy of `runtime`: the one file that reads the others
 
-Hides which exporter is right, what makes the graph fast, and how a folder is written whole or not at all. Nothing is
-kept that was not compared with the model it came from.
+An export appears only if its logits agree with those of the model.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import shutil
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,15 +33,15 @@ from headhunt.predictor import CARD, Predictor
 from headhunt.run.directory import RunDirectory
 from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
+from headhunt.storage import atomic_directory, write_json
 from headhunt.training.tokens import SpecialTokens
 
-GRAPH, FULL = "model.onnx", "full.onnx"
-TOLERANCE = 1e-4  # of a logit
+GRAPH, FULL_PRECISION = "model.onnx", "full_precision.onnx"
+TOLERANCE = 1e-4  # largest allowed difference of a logit
 MAX_LOSS = 0.5  # points of the score
 OPSET = 20
-COMPARED = 64  # texts
-SCHEMA = 1  # of headhunt.json, as runtime.py reads it
-# Where the task's own texts are not at hand: short and long, other scripts, what a tokenizer might trip over.
+COMPARED = 64  # texts of the task on which logits are compared
+# Compared for every model: short and long texts, other scripts, and input that is hard for tokenizers.
 SENTENCES = (
     "",
     "No.",
@@ -61,32 +57,33 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Int8:
-    """What smaller weights cost, measured on labelled rows."""
+    """The loss of score through weights in 8 bits, measured on labelled rows."""
 
     metric: str
     rows: int
     source: str
-    """Where the rows came from."""
+    """Origin of the rows."""
     fp32: float
     int8: float
     loss: float
-    """Points of the score, of 100."""
+    """Points of the score (of 100)."""
     accepted: bool
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how far it can be trusted."""
+    """A finished export."""
 
     folder: Path
     difference: float
-    """The largest difference of any logit in fp32 from torch's, over `texts` texts or pairs."""
+    """Largest difference of any logit in fp32 from torch's."""
     texts: int
+    """Number of texts or pairs compared."""
     bytes: int
-    """Of the graph."""
+    """Size of the graph."""
     pair: bool
     int8: Int8 | None = None
-    """Where 8 bits were asked for; the graph has them only if `accepted`."""
+    """Set if 8 bits were requested; the graph has them only if `accepted`."""
 
 
 def export(
@@ -98,29 +95,32 @@ def export(
     max_loss: float = MAX_LOSS,
     **columns: str | None,
 ) -> Export:
-    """Writes a saved model as an ONNX graph, with all it takes to answer without torch.
+    """Write a saved model as an ONNX graph, with everything it needs to predict without torch.
 
     Args:
         folder: A folder that Headhunt saved.
-        out: Where to write; a new or empty folder. It appears when it is whole.
-        data: Texts of the task to compare logits on, labelled where `int8` is asked for; anything that `Task.load`
-            takes. Unless given, made-up sentences, and for `int8` the validation rows of the run `folder` came from.
-        int8: Whether to store weights in 8 bits, if that costs no more than `max_loss`.
-        max_loss: Points of the task's score (of 100) that 8 bits may cost; with more, the graph stays as it was.
-        columns: Names of the columns `text`, `text_b` and `label` in `data`, where they are not found by themselves.
+        out: Folder to write; new or empty. It appears when the export is complete.
+        data: Texts of the task to compare logits on, labelled if `int8` is set; anything that `Task.load` takes. By
+            default made-up sentences, and for `int8` the validation rows of the run that `folder` belongs to.
+        int8: Store weights in 8 bits, if the score drops by at most `max_loss`.
+        max_loss: Points of the task's score (of 100) that 8 bits may cost; otherwise the graph stays in 32 bits.
+        columns: Names of the columns `text`, `text_b` and `label` in `data`; detected by default.
 
     Raises:
-        ModelError: If the graph does not give what the model gives; nothing is written then.
+        ModelError: If the logits of the graph differ from the model's; nothing is written then.
     """
     runtime = load_runtime()
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ModelError(f"out= must be a new or empty folder; {out} is not empty.")
     predictor = Predictor.load(folder, device=torch.device("cpu"), precision="fp32")
     rows, source = labelled_rows(predictor, Path(folder), data, columns) if int8 else (None, "")
-    texts, texts_b = some_texts(predictor, rows, data, columns)
+    texts, texts_b = comparison_texts(predictor, rows, data, columns)
     measured = None
-    with whole(Path(out).absolute()) as partial:
+    with atomic_directory(out.absolute()) as partial:
         inputs = write_graph(predictor, partial / GRAPH)
         write_companions(predictor, partial)
-        write_card(predictor, partial / CARD, inputs)
+        write_metadata(predictor, partial / CARD, inputs)
         model = runtime.Model(partial)
         difference = compare(predictor, model, texts, texts_b)
         if not difference <= TOLERANCE:
@@ -129,68 +129,50 @@ def export(
                 f"{len(texts)} texts. Nothing was written."
             )
         if rows is not None:
-            before = score(model, rows)
-            quantise(partial / GRAPH, partial / FULL)
-            after = score(runtime.Model(partial), rows)
-            loss = 100 * (before - after)
-            kept, dropped = (GRAPH, FULL) if loss <= max_loss else (FULL, GRAPH)
-            (partial / dropped).unlink()
-            (partial / kept).replace(partial / GRAPH)
-            measured = Int8(DEFAULT_METRIC[model.problem_type], len(rows), source, before, after, loss, kept == GRAPH)
-            if measured.accepted:
-                (partial / f"{GRAPH}.data").unlink(missing_ok=True)  # what weights of more than 2 GB are put in
-        about = {"difference": difference, "int8": asdict(measured) if measured else None}
-        write_card(predictor, partial / CARD, inputs, about)
+            measured = try_int8(partial, model, rows, source, max_loss)
+        checks = {"difference": difference, "int8": asdict(measured) if measured else None}
+        write_metadata(predictor, partial / CARD, inputs, checks)
         size = sum(file.stat().st_size for file in partial.glob(f"{GRAPH}*"))
-    return Export(Path(out), difference, len(texts), size, predictor.pair, measured)
+    return Export(out, difference, len(texts), size, predictor.pair, measured)
 
 
-@contextlib.contextmanager
-def whole(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place at the end, or vanishes."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"An export needs a new or empty folder; {out} has something in it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield partial
-        partial.chmod(0o777 & ~_umask())
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def try_int8(folder: Path, model: Any, rows: Split, source: str, max_loss: float) -> Int8:
+    """Quantize the graph of an export, and restore it if the score drops by more than `max_loss` points."""
+    before = score(model, rows)
+    quantize(folder / GRAPH, folder / FULL_PRECISION)
+    after = score(load_runtime().Model(folder), rows)
+    loss = 100 * (before - after)
+    accepted = loss <= max_loss
+    if accepted:
+        (folder / FULL_PRECISION).unlink()
+        (folder / f"{GRAPH}.data").unlink(missing_ok=True)  # weights of more than 2 GB are stored there
+    else:
+        (folder / FULL_PRECISION).replace(folder / GRAPH)
+    return Int8(DEFAULT_METRIC[model.problem_type], len(rows), source, before, after, loss, accepted)
 
 
 class Logits(nn.Module):
-    """The model with tensors in, one tensor out."""
+    """The model with positional tensors as input and one tensor as output."""
 
     def __init__(self, model: nn.Module, inputs: Sequence[str]) -> None:
         super().__init__()
         self.model, self.inputs = model, tuple(inputs)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Logits (batch, outputs)."""
+        """Return logits (batch, outputs)."""
         return self.model(**dict(zip(self.inputs, tensors, strict=True))).logits
 
 
 def write_graph(predictor: Predictor, path: Path) -> list[str]:
-    """Writes the graph and gives the names of its inputs.
+    """Write the graph and return the names of its inputs.
 
-    torch.export's graph, not a traced one: a trace runs too, but keeps the example's lengths in its attention masks and
-    is silently wrong for any other.
+    The graph comes from torch.export, not from tracing: a traced graph keeps the example's lengths in its attention
+    masks and is silently wrong for any other.
     """
     texts, texts_b = ["a", "a b c d", "a b"], ["b c", "a", "b c d e"]
     batch = predictor.tokenise(texts, texts_b if predictor.pair else None).batch(np.arange(3))
-    if siamese(predictor):
-        batch.pop("token_type_ids", None)  # the texts are taken apart, so types mean nothing
+    if is_siamese(predictor):
+        batch.pop("token_type_ids", None)  # the texts are encoded separately, without types
     with silent(), eager_attention(predictor.model):
         program = torch.onnx.export(
             Logits(predictor.model, list(batch)),
@@ -204,34 +186,34 @@ def write_graph(predictor: Predictor, path: Path) -> list[str]:
         )
         assert program is not None
         for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # lines of code and paths of the machine that exported
+            node.metadata_props.clear()  # contains source lines and paths of this machine
         program.save(path)
     return list(batch)
 
 
 @contextlib.contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Attention written out, for the time being: what torch's fused one becomes in a graph is slower."""
-    usual = model.base_model.config._attn_implementation
+    """Use eager attention in the block: torch's fused attention gives a slower graph."""
+    previous = model.base_model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        model.set_attn_implementation(usual)
+        model.set_attn_implementation(previous)
 
 
-def quantise(graph: Path, full: Path) -> None:
-    """Moves the graph to `full` and puts in its place one whose matrices are in 8 bits.
+def quantize(graph: Path, full_precision: Path) -> None:
+    """Move the graph to `full_precision` and write a graph with weights in 8 bits in its place.
 
-    Weights of matrix products only, each column with a scale of its own; what they are multiplied with is turned into
-    8 bits as it comes. The last layer stays as it is: it is small, and its outputs are the answer.
+    Only weights of matrix products are quantized, with one scale per column; activations are quantized at run time. The
+    last layer is not quantized: it is small, and its outputs are the logits.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    graph.replace(full)
-    model = onnx.load(full)
-    del model.graph.value_info[:]  # the shapes of what is about to change
+    graph.replace(full_precision)
+    model = onnx.load(full_precision)
+    del model.graph.value_info[:]  # shapes that are about to change
     last = [node.name for node in model.graph.node if "logits" in node.output]
     with silent():
         quantize_dynamic(
@@ -246,60 +228,73 @@ def quantise(graph: Path, full: Path) -> None:
 
 
 def write_companions(predictor: Predictor, folder: Path) -> None:
-    """Writes the tokenizer and what answers."""
+    """Write the tokenizer and the runtime."""
     backend = getattr(predictor.tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ModelError("An export needs a tokenizer of the tokenizers library; this model's is written in Python.")
+        raise ModelError("The tokenizer must be of the tokenizers library; this model's is written in Python.")
     backend.save(str(folder / "tokenizer.json"))
     shutil.copyfile(Path(__file__).with_name("runtime.py"), folder / "predict.py")
 
 
-def write_card(predictor: Predictor, path: Path, inputs: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
-    """Writes how texts become tokens and logits become answers, and where the model came from."""
-    frame = SpecialTokens.of(predictor.tokenizer, predictor.pair)
-    card = {
-        **predictor.facts,
-        "schema": SCHEMA,
-        "problem_type": predictor.problem_type,
-        "labels": list(predictor.labels),
-        "pair": predictor.pair,
-        "max_length": predictor.recipe.max_length,
-        "truncation": predictor.recipe.truncation,
-        "each": siamese(predictor),
-        "frame": {"before": frame.before, "between": frame.between, "after": frame.after, "pad": frame.pad},
-        "inputs": list(inputs),
-        "spec": predictor.spec.to_dict() if predictor.spec else None,
-        "onnx": about,
-    }
-    path.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def write_metadata(
+    predictor: Predictor, path: Path, inputs: Sequence[str], checks: dict[str, Any] | None = None
+) -> None:
+    """Write `headhunt.json`.
+
+    Args:
+        predictor: The model.
+        path: The file to write.
+        inputs: Names of the inputs of the graph.
+        checks: Results of the comparison with torch.
+    """
+    from headhunt.delivery.onnx import runtime
+
+    special = SpecialTokens.of(predictor.tokenizer, predictor.pair)
+    metadata = runtime.Metadata(
+        problem_type=predictor.problem_type,
+        labels=list(predictor.labels),
+        pair=predictor.pair,
+        max_length=predictor.recipe.max_length,
+        truncation=predictor.recipe.truncation,
+        siamese=is_siamese(predictor),
+        special_tokens=runtime.SpecialTokens(
+            list(special.before), list(special.between), list(special.after), special.pad
+        ),
+        inputs=list(inputs),
+        facts={
+            **predictor.facts,
+            "spec": predictor.spec.to_dict() if predictor.spec else None,
+            "onnx": checks,
+        },
+    )
+    write_json(path, metadata.to_dict())
 
 
-def siamese(predictor: Predictor) -> bool:
-    """Whether the two texts of a pair are read apart."""
+def is_siamese(predictor: Predictor) -> bool:
+    """Return whether the two texts of a pair are encoded separately."""
     return bool(predictor.spec and predictor.spec.head.siamese)
 
 
 def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[str, str | None]) -> tuple[Split, str]:
-    """The rows 8 bits are judged on, and where they came from in words."""
+    """Return labelled rows to evaluate 8 bits on, and a description of their origin."""
     if data is not None:
         problem_type: Any = predictor.problem_type
-        return load_labelled(
-            data, problem_type=problem_type, labels=predictor.labels, pair=predictor.pair, **columns
-        ), "given rows"
+        rows = load_labelled(data, problem_type=problem_type, labels=predictor.labels, pair=predictor.pair, **columns)
+        return rows, "given rows"
     with contextlib.suppress(DataError, RunError):
         task = open_task(RunDirectory(folder.absolute().parent).task, ("validation",))
         if "validation" in task.splits:
-            return task.splits["validation"], "the run's validation rows, which the model has learned from"
-    raise ModelError("What 8 bits cost is measured on labelled rows; found none beside the model. Give --data FILE.")
+            return task.splits["validation"], "the run's validation rows, which the model was trained on"
+    raise ModelError("int8= needs labelled rows to measure the loss of score; found none beside the model. Pass data=.")
 
 
-def some_texts(
+def comparison_texts(
     predictor: Predictor, rows: Split | None, data: Any, columns: dict[str, str | None]
 ) -> tuple[list[str], list[str] | None]:
-    """Texts to compare logits on: the first of the task's own where they are at hand, and made-up ones."""
+    """Return texts to compare logits on: made-up ones, and the first of the task if there are any."""
     if rows is None and data is not None:
-        named = {name: column for name, column in columns.items() if name != "label"}
-        rows = load_texts(data, pair=predictor.pair, **named)
+        text_columns = {name: column for name, column in columns.items() if name != "label"}
+        rows = load_texts(data, pair=predictor.pair, **text_columns)
     made_up = list(SENTENCES)
     texts = made_up + (rows.texts(0, COMPARED) if rows else [])
     if not predictor.pair:
@@ -309,39 +304,43 @@ def some_texts(
 
 
 def score(model: Any, rows: Split) -> float:
-    """The task's score on labelled rows, 1 the best there is."""
-    found = model.outputs(rows.texts(), rows.texts_b())
-    return measure(model.problem_type, DEFAULT_METRIC[model.problem_type], found, rows.targets)
+    """Return the score of a model on labelled rows; 1 is the best."""
+    outputs = model.outputs(rows.texts(), rows.texts_b())
+    return measure(model.problem_type, DEFAULT_METRIC[model.problem_type], outputs, rows.targets)
 
 
 def compare(predictor: Predictor, model: Any, texts: Sequence[str], texts_b: Sequence[str] | None) -> float:
-    """The largest difference of any logit, for texts one by one and in padded batches.
+    """Return the largest difference of any logit, for single texts and for padded batches.
 
     Raises:
-        ModelError: If the runtime cuts a text into other tokens than the model was trained on.
+        ModelError: If the runtime's tokens differ from those that the model was trained on.
     """
     tokens, rows = predictor.tokenise(texts, texts_b), model.encode(texts, texts_b)
     for i, row in enumerate(rows):
         if tokens.row(i).tolist() != row.ids:
             raise ModelError(
-                f"The tokenizer must give the same tokens without transformers; it differs on {texts[i]!r}."
+                f"The tokenizer must give the same tokens without transformers; they differ for {texts[i]!r}."
             )
-    alone = [[i] for i in range(min(len(rows), 2 * len(SENTENCES)))]
-    together = [list(range(start, min(start + 16, len(rows)))) for start in range(0, len(rows), 16)]
-    worst = 0.0
-    for chosen in alone + together:
+    single = [[i] for i in range(min(len(rows), 2 * len(SENTENCES)))]
+    batches = [list(range(start, min(start + 16, len(rows)))) for start in range(0, len(rows), 16)]
+    largest = 0.0
+    for chosen in single + batches:
         with torch.inference_mode():
             expected = predictor.model(**tokens.batch(np.asarray(chosen))).logits.numpy()
-        found = model.logits([rows[i] for i in chosen])
-        worst = float(np.maximum(worst, np.abs(found - expected).max()))  # keeps what is not a number
-    return worst
+        logits = model.logits([rows[i] for i in chosen])
+        largest = float(np.maximum(largest, np.abs(logits - expected).max()))  # propagates NaN
+    return largest
 
 
 def load_runtime() -> ModuleType:
-    """The runtime, or what to install."""
+    """Return the runtime.
+
+    Raises:
+        ModelError: If a package is missing.
+    """
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise ModelError(f'An export needs {" and ".join(missing)}, not found here: pip install "headhunt[onnx]".')
+        raise ModelError(f'An export needs {" and ".join(missing)}, not installed: pip install "headhunt[onnx]".')
     from headhunt.delivery.onnx import runtime
 
     return runtime
@@ -349,7 +348,7 @@ def load_runtime() -> ModuleType:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keeps the exporters from speaking of themselves."""
+    """Silence the logs and warnings of the exporters in the block."""
     loggers = [logging.getLogger("torch.onnx"), logging.getLogger()]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

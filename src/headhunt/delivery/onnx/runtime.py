@@ -1,26 +1,26 @@
-"""Answers with a model that Headhunt exported, without torch: numpy, onnxruntime and tokenizers are all it needs.
+"""Predict with a model that Headhunt exported, without torch: only numpy, onnxruntime and tokenizers are needed.
 
-From the command line, a label and its probability a line:
+On the command line, one label and its probability per line:
 
     python predict.py "a text" "another text"
     cat texts.txt | python predict.py
 
-A model of pairs takes two texts for each answer: two by two, or with a tab between them on a line.
+A model of pairs takes two texts for each prediction: two arguments, or a line with a tab between them.
 From Python:
 
     from predict import Model
 
     model = Model("folder")
     model.predict(["a text"])    # [{"label": "good", "probability": 0.98, "probabilities": {"good": 0.98, …}}]
-    model.outputs(texts)         # the same as one array (texts, labels), for many
+    model.outputs(texts)         # the same as one array (texts, labels), for many texts
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,158 +29,204 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 SCHEMA = 1
-SLOWER = ["SkipLayerNormFusion", "BiasGeluFusion"]  # two fused kernels that take longer than their parts, on a CPU
-WINDOW = 16_384  # texts tokenised and sorted at a time: memory stays flat however many there are
+SLOW_OPTIMIZERS = ["SkipLayerNormFusion", "BiasGeluFusion"]  # fused kernels that are slower on a CPU
+WINDOW = 16_384  # texts tokenized and sorted at a time: memory does not grow with their number
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of the special tokens before, between and after texts, and of padding."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    pad: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The content of an export's `headhunt.json`."""
+
+    problem_type: str
+    """As in transformers: "single_label_classification", "multi_label_classification" or "regression"."""
+    labels: list[str]
+    pair: bool
+    """Whether the model takes pairs of texts."""
+    max_length: int
+    """Maximum number of tokens."""
+    truncation: str
+    """Where long texts are cut: "end" or "middle"."""
+    siamese: bool
+    """Whether the texts of a pair are encoded separately; `max_length` then applies to each."""
+    special_tokens: SpecialTokens
+    inputs: list[str]
+    """Names of the inputs of the graph."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further information about the model, which the runtime does not use."""
+
+    @classmethod
+    def read(cls, path: Path) -> Metadata:
+        """Read a file.
+
+        Raises:
+            ValueError: If it is not the `headhunt.json` of an export.
+        """
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("schema") != SCHEMA or "special_tokens" not in data:
+            raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
+        names = {item.name for item in fields(cls)} - {"facts"}
+        known = {name: data.pop(name) for name in names}
+        known["special_tokens"] = SpecialTokens(**known["special_tokens"])
+        return cls(**known, facts=data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data to write as JSON."""
+        data = asdict(self)
+        return {**data.pop("facts"), "schema": SCHEMA, **data}
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One text or pair, ready for the model."""
+    """The tokens of one text or pair."""
 
     ids: list[int]
-    """Token ids, special ones included."""
+    """Token ids, including special tokens."""
     second: int
-    """Where the second text begins; the end of `ids` where there is none."""
+    """Position of the second text in `ids`; the end of `ids` without one."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Model:
-    """A model, its tokenizer and the names of its labels.
+    """An exported model with its tokenizer and labels.
 
     Args:
-        folder: What `headhunt export` wrote.
-        threads: Cores for one answer; all there are unless given.
+        folder: The folder that `headhunt export` wrote.
+        threads: Cores for one forward pass; all cores by default.
     """
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
         folder = Path(folder)
-        card = json.loads((folder / "headhunt.json").read_text(encoding="utf-8"))
-        if card.get("schema") != SCHEMA or "frame" not in card:
-            raise ValueError(f"{folder / 'headhunt.json'} must be of an export with schema {SCHEMA}; export again.")
-        self.problem_type: str = card["problem_type"]
-        """As transformers names it: "single_label_classification", "multi_label_classification" or "regression"."""
-        self.labels: list[str] = card["labels"]
-        self.pair: bool = card["pair"]
-        self.max_length: int = card["max_length"]
-        self.card: dict[str, Any] = card
-        self._frame = card["frame"]
+        self.metadata = Metadata.read(folder / "headhunt.json")
+        self.problem_type, self.labels = self.metadata.problem_type, self.metadata.labels
+        self.pair, self.max_length = self.metadata.pair, self.metadata.max_length
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # a "[SEP]" that somebody wrote is text
+        self._tokenizer.encode_special_tokens = True  # a "[SEP]" in a text is text
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if threads:
             options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(
-            folder / "model.onnx", options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOWER
+            folder / "model.onnx", options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOW_OPTIMIZERS
         )
 
-    # ------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------------------------------ predictions
 
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """An answer for each text, or pair where `texts_b` is given: label, probability, and all probabilities."""
+        """Return label, probability and all probabilities for each text, or for each pair with `texts_b`."""
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
 
     def outputs(self, texts: Sequence[str], texts_b: Sequence[str] | None = None, batch: int = 64) -> np.ndarray:
-        """Probabilities (texts, labels), or numbers (texts,), in the order of the texts."""
+        """Return probabilities (texts, labels), or numbers (texts,), in the order of the texts."""
         self._check(texts, texts_b)
-        found = np.zeros(
-            (len(texts),) if self.problem_type == "regression" else (len(texts), len(self.labels)), np.float32
-        )
+        shape = (len(texts),) if self.problem_type == "regression" else (len(texts), len(self.labels))
+        outputs = np.zeros(shape, np.float32)
         for start in range(0, len(texts), WINDOW):
             stop = start + WINDOW
             rows = self.encode(texts[start:stop], None if texts_b is None else texts_b[start:stop])
-            # Texts of like length together, so that little is padded.
+            # Batches of similar length need little padding.
             order = np.argsort([-len(row) for row in rows], kind="stable")
             for first in range(0, len(order), batch):
                 chosen = order[first : first + batch]
-                found[start + chosen] = self.run([rows[i] for i in chosen])
-        return found
+                outputs[start + chosen] = self.run([rows[i] for i in chosen])
+        return outputs
 
     def prediction(self, row: np.ndarray) -> dict[str, Any]:
-        """One row of `outputs` in words."""
+        """Return one row of `outputs` as label, probability and all probabilities."""
         if self.problem_type == "regression":
             return {"label": float(row), "probability": None, "probabilities": {}}
         probabilities = dict(zip(self.labels, row.tolist(), strict=True))
         if self.problem_type == "single_label_classification":
-            best: Any = max(probabilities, key=probabilities.__getitem__)
-            return {"label": best, "probability": probabilities[best], "probabilities": probabilities}
-        best = [label for label, p in probabilities.items() if p >= 0.5]
-        least = min((probabilities[label] for label in best), default=None)
-        return {"label": best, "probability": least, "probabilities": probabilities}
+            label: Any = max(probabilities, key=probabilities.__getitem__)
+            return {"label": label, "probability": probabilities[label], "probabilities": probabilities}
+        label = [name for name, probability in probabilities.items() if probability >= 0.5]
+        lowest = min((probabilities[name] for name in label), default=None)
+        return {"label": label, "probability": lowest, "probabilities": probabilities}
 
     def run(self, rows: Sequence[Encoded]) -> np.ndarray:
-        """One pass over rows padded to the longest of them: probabilities (rows, labels), or numbers (rows,)."""
+        """Run one forward pass and return probabilities (rows, labels), or numbers (rows,)."""
         logits = self.logits(rows)
         if self.problem_type == "regression":
             return logits[:, 0]
         if self.problem_type == "multi_label_classification":
-            return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid, which cannot overflow in this form
+            return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid in a form that cannot overflow
         powers = np.exp(logits - logits.max(1, keepdims=True))
         return powers / powers.sum(1, keepdims=True)
 
     def logits(self, rows: Sequence[Encoded]) -> np.ndarray:
-        """What the graph gives for the same pass, before it is turned into probabilities."""
+        """Run one forward pass over rows padded to the longest of them and return the logits."""
         shape = len(rows), max(len(row) for row in rows)
-        ids = np.full(shape, self._frame["pad"], np.int64)
+        ids = np.full(shape, self.metadata.special_tokens.pad, np.int64)
         mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = row.ids
             mask[i, : len(row)] = 1
             types[i, row.second : len(row)] = 1
-        known = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-        (logits,) = self.session.run(["logits"], {name: known[name] for name in self.card["inputs"]})
+        tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        (logits,) = self.session.run(["logits"], {name: tensors[name] for name in self.metadata.inputs})
         return logits
 
     # ------------------------------------------------------------------------------------------ tokens
 
     def encode(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids, framed and cut as the model was trained: a text to `max_length`, of a pair the longer first."""
+        """Return token ids as in training: with special tokens, cut to `max_length`, of a pair the longer first."""
         self._check(texts, texts_b)
-        before, between, after = (self._frame[name] for name in ("before", "between", "after"))
-        room = max(1, self.max_length - len(before) - len(between) - len(after))
+        special = self.metadata.special_tokens
+        before, between, after = special.before, special.between, special.after
+        available = max(1, self.max_length - len(before) - len(between) - len(after))
         first = self._ids(texts)
         if texts_b is None:
-            rows = [before + self._cut(ids, room) + after for ids in first]
+            rows = [before + self._cut(ids, available) + after for ids in first]
             return [Encoded(ids, len(ids)) for ids in rows]
-        found = []
+        pairs = []
         for a, b in zip(first, self._ids(texts_b), strict=True):
-            keep_a, keep_b = self._shares(len(a), len(b), room)
+            keep_a, keep_b = self._lengths(len(a), len(b), available)
             head = before + self._cut(a, keep_a) + between
-            found.append(Encoded(head + self._cut(b, keep_b) + after, len(head)))
-        return found
+            pairs.append(Encoded(head + self._cut(b, keep_b) + after, len(head)))
+        return pairs
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _cut(self, ids: list[int], keep: int) -> list[int]:
         if len(ids) <= keep:
             return ids
-        tail = keep // 2 if self.card["truncation"] == "middle" else 0
+        tail = keep // 2 if self.metadata.truncation == "middle" else 0
         return ids[: keep - tail] + ids[len(ids) - tail :]
 
-    def _shares(self, first: int, second: int, room: int) -> tuple[int, int]:
-        """How many tokens of each text of a pair are kept."""
-        if self.card["each"]:  # the model reads the two texts apart: the length is that of each
+    def _lengths(self, first: int, second: int, available: int) -> tuple[int, int]:
+        """Return the number of tokens to keep of each text of a pair."""
+        if self.metadata.siamese:
             return self.max_length - 2, self.max_length - 2
-        half = room // 2
+        half = available // 2
         if first <= half:
-            return first, room - first
-        if second <= room - half:
-            return room - second, second
-        return half, room - half
+            return first, available - first
+        if second <= available - half:
+            return available - second, second
+        return half, available - half
 
     def _check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
         if isinstance(texts, str) or isinstance(texts_b, str):
-            raise ValueError("This takes a list of texts; found one string.")
+            raise ValueError("The texts must be a list; found one string.")
         if self.pair != (texts_b is not None):
-            needs = "two texts" if self.pair else "one text"
-            raise ValueError(f"This model takes {needs} for each answer; found {'one' if texts_b is None else 'two'}.")
+            needed = "two texts" if self.pair else "one text"
+            found = "one" if texts_b is None else "two"
+            raise ValueError(f"This model takes {needed} for each prediction; found {found}.")
         if texts_b is not None and len(texts) != len(texts_b):
             raise ValueError(f"Each text needs a second one; found {len(texts)} and {len(texts_b)}.")
 
@@ -188,40 +234,41 @@ class Model:
 # ---------------------------------------------------------------------------------------------- command line
 
 
-def main(words: list[str]) -> None:
-    """Prints an answer for each text given, or for each line that is piped in."""
+def main(texts: list[str]) -> None:
+    """Print a prediction for each text of the command line, or for each line of standard input."""
     model = Model(Path(__file__).parent)
-    if words:
-        if model.pair and len(words) % 2:
-            sys.exit(f"This model takes pairs: give an even number of texts; found {len(words)}.")
-        answer(model, [words[i : i + 1 + model.pair] for i in range(0, len(words), 1 + model.pair)])
+    if texts:
+        if model.pair and len(texts) % 2:
+            sys.exit(f"This model takes pairs: give an even number of texts; found {len(texts)}.")
+        print_predictions(model, [texts[i : i + 1 + model.pair] for i in range(0, len(texts), 1 + model.pair)])
     elif sys.stdin.isatty():
-        sys.exit("Give texts, or pipe them in, one a line.")
+        sys.exit("Give texts, or pipe them in, one per line.")
     else:
-        for rows in piped(model.pair):
-            answer(model, rows)
+        for rows in read_lines(model.pair):
+            print_predictions(model, rows)
 
 
-def piped(pair: bool, most: int = 1024) -> Iterator[list[list[str]]]:
-    """Lines of standard input in batches; the first ones are small, so that answers begin at once."""
+def read_lines(pair: bool, max_rows: int = 1024) -> Iterator[list[list[str]]]:
+    """Yield lines of standard input in batches; the first batches are small, so that the output begins at once."""
     sys.stdin.reconfigure(encoding="utf-8-sig")  # type: ignore[union-attr]
     size, rows = 8, []
     for number, line in enumerate(sys.stdin, 1):
         rows.append(line.rstrip("\r\n").split("\t") if pair else [line.rstrip("\r\n")])
         if pair and len(rows[-1]) != 2:
-            sys.exit(f"Each line must hold two texts with one tab between; line {number} has {len(rows[-1])}.")
+            sys.exit(f"Each line must have two texts with one tab between; line {number} has {len(rows[-1])}.")
         if len(rows) == size:
             yield rows
-            size, rows = min(most, 2 * size), []
+            size, rows = min(max_rows, 2 * size), []
     if rows:
         yield rows
 
 
-def answer(model: Model, rows: list[list[str]]) -> None:
-    """Prints label and probability, one line for each row."""
-    for found in model.predict(*map(list, zip(*rows, strict=True))):
-        label = "|".join(found["label"]) if isinstance(found["label"], list) else found["label"]
-        print(label if found["probability"] is None else f"{label}\t{found['probability']:.4f}", flush=True)
+def print_predictions(model: Model, rows: list[list[str]]) -> None:
+    """Print label and probability, one line for each row."""
+    for prediction in model.predict(*map(list, zip(*rows, strict=True))):
+        label, probability = prediction["label"], prediction["probability"]
+        label = "|".join(label) if isinstance(label, list) else label
+        print(label if probability is None else f"{label}\t{probability:.4f}", flush=True)
 
 
 if __name__ == "__main__":

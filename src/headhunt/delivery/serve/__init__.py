@@ -1,1 +1,6 @@
-"""The HTTP service."""
+"""Serve a model over HTTP, on one machine (`serve`) or on a Ray cluster (`ray_serve`)."""
+
+from headhunt.delivery.serve.launch import serve
+from headhunt.delivery.serve.limits import Limits
+
+__all__ = ["Limits", "serve"]

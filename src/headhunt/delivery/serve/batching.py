@@ -1,7 +1,7 @@
-"""Texts of many callers, answered together: one queue, batches of like length, a forward pass whenever a lane is free.
+"""Dynamic batching: one queue for the texts of all requests, and threads that run forward passes over it.
 
-Hides how batches are put together, the threads they run in, and how answers find their way back to an event loop.
-Nothing waits for a batch to fill: while every lane is busy the queue fills by itself.
+A batch has texts of similar length. A free thread takes the next batch at once: while every thread is busy, the queue
+fills, so that nothing has to wait for a full batch.
 """
 
 from __future__ import annotations
@@ -14,42 +14,70 @@ import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 log = logging.getLogger(__name__)
 
-OVERHEAD = 11  # what a pass costs beside its tokens, in tokens; measured with MiniLM on one thread
-CHUNK = 32_768  # characters tokenised at a time, so that one caller's long texts do not hold up the others
+OVERHEAD = 11  # cost of a forward pass besides its tokens, in tokens; measured with MiniLM on one thread
+CHUNK = 32_768  # characters tokenized at a time, so that the long texts of one request do not delay the others
 
 
-class Model(Protocol):
-    """What answers: `runtime.Model`."""
+class BatchModel(Protocol):
+    """A model that runs on batches of tokenized texts, such as `runtime.Model`."""
 
     def encode(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> list[Any]:
-        """Tokens of each text; `len` of one is their number."""
+        """Return the tokens of each text; `len` of an item is their number."""
 
     def run(self, rows: Sequence[Any]) -> np.ndarray:
-        """One pass over rows padded to the longest of them."""
+        """Run one forward pass over rows padded to the longest of them."""
 
 
 class Job:
-    """What one caller asked for: texts, and a future of their outputs."""
+    """The texts of one request, and a future of their outputs."""
 
-    __slots__ = ("done", "left", "outputs", "texts", "texts_b")
+    __slots__ = ("future", "outputs", "remaining", "texts", "texts_b")
 
-    def __init__(self, texts: Sequence[str], texts_b: Sequence[str] | None, done: asyncio.Future[list[Any]]) -> None:
-        self.texts, self.texts_b, self.done = texts, texts_b, done
+    def __init__(self, texts: Sequence[str], texts_b: Sequence[str] | None, future: asyncio.Future[list[Any]]) -> None:
+        self.texts, self.texts_b, self.future = texts, texts_b, future
         self.outputs: list[Any] = [None] * len(texts)
-        self.left = len(texts)
+        self.remaining = len(texts)
 
 
-Row = tuple[int, Job, int, Any]  # number in the queue, whose, which of its texts, tokens
+class Chunk(NamedTuple):
+    """Consecutive texts of a job that are tokenized together."""
+
+    job: Job
+    start: int
+    stop: int
 
 
-class Waiting:
-    """Rows by their length: the next batch is the oldest row and those that save most by going with it."""
+class Row(NamedTuple):
+    """One tokenized text in the queue."""
+
+    number: int
+    """Rank in the order of arrival."""
+    job: Job
+    position: int
+    """Position of the text in its job."""
+    tokens: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next work of a thread."""
+
+    batch: list[Row]
+    cancelled: int
+    """Texts taken out of the queue because their request was cancelled."""
+    closing: bool
+    """True if no further work follows."""
+
+
+class RowQueue:
+    """Rows by length: the next batch is the oldest row and the rows that save most by joining it."""
 
     def __init__(self) -> None:
         self.rows: dict[int, deque[Row]] = {}
@@ -57,180 +85,189 @@ class Waiting:
         self.count = 0
 
     def add(self, row: Row) -> None:
-        """Queues a row."""
-        length = len(row[3])
+        """Add a row."""
+        length = len(row.tokens)
         if length not in self.rows:
             self.rows[length] = deque()
             insort(self.lengths, length)
         self.rows[length].append(row)
         self.count += 1
 
-    def take(self, most: int) -> list[Row]:
-        """Takes a batch out.
+    def take(self, max_batch: int) -> list[Row]:
+        """Remove and return a batch.
 
-        Lengths next to the oldest row's join, one by one, as long as the share of the work that is not padding or
-        overhead grows by it. Few rows make small batches of one length, many make full ones; the oldest always goes.
+        Starting from the oldest row, neighbouring lengths join one by one while the share of the work that is neither
+        padding nor overhead grows. Few rows give small batches of one length, many rows give full batches.
         """
-        chosen: list[Row] = []
-        for length in self._lengths_of_next(most):
+        batch: list[Row] = []
+        for length in self._choose_lengths(max_batch):
             rows = self.rows[length]
-            while rows and len(chosen) < most:
-                chosen.append(rows.popleft())
+            while rows and len(batch) < max_batch:
+                batch.append(rows.popleft())
             if not rows:
                 del self.rows[length]
                 self.lengths.remove(length)
-        self.count -= len(chosen)
-        return chosen
+        self.count -= len(batch)
+        return batch
 
-    def _lengths_of_next(self, most: int) -> list[int]:
+    def _choose_lengths(self, max_batch: int) -> list[int]:
         rows, lengths = self.rows, self.lengths
-        oldest = min(lengths, key=lambda length: rows[length][0][0])
+        oldest = min(lengths, key=lambda length: rows[length][0].number)
         low = high = lengths.index(oldest)
         chosen, count, tokens, widest = [oldest], len(rows[oldest]), len(rows[oldest]) * oldest, oldest
-        share = tokens / (tokens + OVERHEAD)
-        while count < most:
-            best, joins = share, -1
-            for place in (low - 1, high + 1):
-                if 0 <= place < len(lengths):
-                    length = lengths[place]
-                    more = len(rows[length])
-                    found = (tokens + more * length) / ((count + more) * max(widest, length) + OVERHEAD)
-                    if found > best:
-                        best, joins = found, place
-            if joins < 0:
+        efficiency = tokens / (tokens + OVERHEAD)
+        while count < max_batch:
+            best, position = efficiency, -1
+            for neighbour in (low - 1, high + 1):
+                if 0 <= neighbour < len(lengths):
+                    length = lengths[neighbour]
+                    added = len(rows[length])
+                    joined = (tokens + added * length) / ((count + added) * max(widest, length) + OVERHEAD)
+                    if joined > best:
+                        best, position = joined, neighbour
+            if position < 0:
                 break
-            low, high, share = min(low, joins), max(high, joins), best
-            length = lengths[joins]
+            low, high, efficiency = min(low, position), max(high, position), best
+            length = lengths[position]
             chosen.append(length)
             count, tokens, widest = count + len(rows[length]), tokens + len(rows[length]) * length, max(widest, length)
         return chosen
 
 
 class Batcher:
-    """Runs a model for many callers of one event loop.
+    """Runs a model for many requests of one event loop.
 
     Args:
-        model: What answers; `run` must be safe to call from several threads.
-        model_instances: Passes at a time, each in a thread of its own.
-        most: Rows of a pass.
-        observe: Called in the event loop with the number of rows of each pass.
+        model: The model; `run` must be safe to call from several threads.
+        model_instances: Number of parallel forward passes, each in a thread of its own.
+        max_batch: Rows of a forward pass.
+        observe: Called in the event loop with the number of rows of each forward pass.
     """
 
     def __init__(
-        self, model: Model, *, model_instances: int, most: int, observe: Callable[[int], None] | None = None
+        self,
+        model: BatchModel,
+        *,
+        model_instances: int,
+        max_batch: int,
+        observe: Callable[[int], None] | None = None,
     ) -> None:
-        self.model, self.most, self.observe = model, most, observe
+        self.model, self.max_batch, self.observe = model, max_batch, observe
         self.queued = 0
-        """Texts taken in and not yet answered."""
+        """Texts that are queued or being computed."""
         self.seconds_per_text = 0.01
-        """Of late, with all model_instances at work; what a caller who has to come back later is told rests on it."""
-        self._inbox: queue.SimpleQueue[tuple[Job, int, int] | None] = queue.SimpleQueue()
-        self._waiting = Waiting()
-        self._choosing = threading.Lock()  # held by the lane that makes up the next batch, or waits for something to do
-        self._number = 0
-        self._last = 0.0
-        self._lanes = [
-            threading.Thread(target=self._lane, name=f"lane-{i}", daemon=True) for i in range(model_instances)
+        """Moving average with all threads busy; the time to try again is computed from it."""
+        self._inbox: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._rows = RowQueue()
+        self._queue_lock = threading.Lock()  # held by the thread that assembles the next batch, or waits for one
+        self._next_number = 0
+        self._last_pass = 0.0
+        self.threads = [
+            threading.Thread(target=self._work, name=f"model-instance-{i}", daemon=True) for i in range(model_instances)
         ]
 
     def start(self) -> None:
-        """Starts the model_instances; called in the event loop that will submit."""
+        """Start the threads; call it in the event loop that submits texts."""
         self._loop = asyncio.get_running_loop()
-        for lane in self._lanes:
-            lane.start()
+        for thread in self.threads:
+            thread.start()
 
     def close(self) -> None:
-        """Ends the model_instances, once they have answered what was submitted."""
+        """Stop the threads once all submitted texts are computed."""
         self._inbox.put(None)
 
     def submit(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> asyncio.Future[list[Any]]:
-        """A future of the outputs, one for each text. Cancelling it takes what has not begun out of the queue."""
+        """Return a future of the outputs, one per text. Cancel it to remove texts that are still queued."""
         job = Job(texts, texts_b, self._loop.create_future())
         if not texts:
-            job.done.set_result([])
-            return job.done
+            job.future.set_result([])
+            return job.future
         self.queued += len(texts)
         start = characters = 0
         for i, text in enumerate(texts):
             characters += len(text) + (len(texts_b[i]) if texts_b is not None else 0)
             if characters >= CHUNK:
-                self._inbox.put((job, start, i + 1))
+                self._inbox.put(Chunk(job, start, i + 1))
                 start, characters = i + 1, 0
         if start < len(texts):
-            self._inbox.put((job, start, len(texts)))
-        return job.done
+            self._inbox.put(Chunk(job, start, len(texts)))
+        return job.future
 
-    # ------------------------------------------------------------------------------------------ in the model_instances
+    # ------------------------------------------------------------------------------------------ in the threads
 
-    def _lane(self) -> None:
+    def _work(self) -> None:
         while True:
-            with self._choosing:
-                batch, given_up, open_ = self._next()
-            if given_up:
-                self._tell(self._forget, given_up)
-            if batch:
+            with self._queue_lock:
+                step = self._next_step()
+            if step.cancelled:
+                self._call_in_loop(self._discard, step.cancelled)
+            if step.batch:
                 try:
-                    outputs: Any = self.model.run([row[3] for row in batch])
-                except Exception as error:  # whatever it is, callers are waiting and the lane has to go on
+                    outputs: Any = self.model.run([row.tokens for row in step.batch])
+                except Exception as error:  # any error goes to the requests of this batch; the thread must go on
                     outputs = error
-                self._tell(self._deliver, batch, outputs)
-            elif not open_:
+                self._call_in_loop(self._deliver, step.batch, outputs)
+            elif step.closing:
                 return
 
-    def _next(self) -> tuple[list[Row], int, bool]:
-        """The next batch, the number of rows nobody waits for any more, and whether more may come."""
-        given_up, open_ = self._fetch()
+    def _next_step(self) -> Step:
+        """Return the next batch, without rows of cancelled requests."""
+        cancelled, is_open = self._fetch()
         batch = []
-        if self._waiting.count:
-            for row in self._waiting.take(self.most):
-                if row[1].done.done():
-                    given_up += 1
+        if self._rows.count:
+            for row in self._rows.take(self.max_batch):
+                if row.job.future.done():
+                    cancelled += 1
                 else:
                     batch.append(row)
-        return batch, given_up, open_ or self._waiting.count > 0
+        return Step(batch, cancelled, closing=not is_open and self._rows.count == 0)
 
     def _fetch(self) -> tuple[int, bool]:
-        """Tokenises what has come in, up to a chunk or so; waits if there is nothing else to do."""
-        found: list[tuple[Job, int, int]] = []
+        """Tokenize about one chunk of new texts; wait for one if the queue is empty.
+
+        Returns:
+            The number of texts of cancelled requests, and whether more texts can follow.
+        """
+        chunks: list[Chunk] = []
         characters = 0
         while characters < CHUNK:
             try:
-                item = self._inbox.get(block=not (self._waiting.count or found))
+                chunk = self._inbox.get(block=not (self._rows.count or chunks))
             except queue.Empty:
                 break
-            if item is None:
-                self._inbox.put(None)  # for the other model_instances
-                return self._encode(found), False
-            found.append(item)
-            job, start, stop = item
-            characters += sum(map(len, job.texts[start:stop]))
-        return self._encode(found), True
+            if chunk is None:
+                self._inbox.put(None)  # for the other threads
+                return self._encode(chunks), False
+            chunks.append(chunk)
+            characters += sum(map(len, chunk.job.texts[chunk.start : chunk.stop]))
+        return self._encode(chunks), True
 
-    def _encode(self, found: list[tuple[Job, int, int]]) -> int:
-        wanted = [item for item in found if not item[0].done.done()]
-        given_up = sum(stop - start for _, start, stop in found) - sum(stop - start for _, start, stop in wanted)
-        if not wanted:
-            return given_up
-        texts = [text for job, start, stop in wanted for text in job.texts[start:stop]]
+    def _encode(self, chunks: list[Chunk]) -> int:
+        """Add the rows of these chunks to the queue and return the number of texts of cancelled requests."""
+        active = [chunk for chunk in chunks if not chunk.job.future.done()]
+        cancelled = sum(stop - start for _, start, stop in chunks) - sum(stop - start for _, start, stop in active)
+        if not active:
+            return cancelled
+        texts = [text for job, start, stop in active for text in job.texts[start:stop]]
         texts_b = None
-        if wanted[0][0].texts_b is not None:
-            texts_b = [text for job, start, stop in wanted for text in job.texts_b[start:stop]]  # type: ignore[index]
-        owners = [(job, i) for job, start, stop in wanted for i in range(start, stop)]
+        if active[0].job.texts_b is not None:
+            texts_b = [text for job, start, stop in active for text in job.texts_b[start:stop]]  # type: ignore[index]
+        owners = [(job, i) for job, start, stop in active for i in range(start, stop)]
         try:
             encoded = self.model.encode(texts, texts_b)
         except Exception as error:
-            self._tell(self._deliver, [(0, job, i, None) for job, i in owners], error)
-            return given_up
+            self._call_in_loop(self._deliver, [Row(0, job, i, None) for job, i in owners], error)
+            return cancelled
         for (job, i), tokens in zip(owners, encoded, strict=True):
-            self._number += 1
-            self._waiting.add((self._number, job, i, tokens))
-        return given_up
+            self._next_number += 1
+            self._rows.add(Row(self._next_number, job, i, tokens))
+        return cancelled
 
-    def _tell(self, function: Callable[..., None], *args: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop is closed: nobody is there to hear it
-            log.debug("answers came after the event loop was closed")
+        except RuntimeError:  # the loop is closed, so no request waits any more
+            log.debug("outputs were ready after the event loop was closed")
 
     # ------------------------------------------------------------------------------------------ in the event loop
 
@@ -238,24 +275,24 @@ class Batcher:
         self.queued -= len(batch)
         if isinstance(outputs, Exception):
             log.error("a forward pass failed", exc_info=outputs)
-            for _, job, _, _ in batch:
-                if not job.done.done():
-                    job.done.set_exception(outputs)
+            for row in batch:
+                if not row.job.future.done():
+                    row.job.future.set_exception(outputs)
             return
-        self._keep_time(len(batch))
-        for (_, job, index, _), output in zip(batch, outputs, strict=True):
-            job.outputs[index] = output
-            job.left -= 1
-            if not job.left and not job.done.done():
-                job.done.set_result(job.outputs)
+        self._update_speed(len(batch))
+        for (_, job, position, _), output in zip(batch, outputs, strict=True):
+            job.outputs[position] = output
+            job.remaining -= 1
+            if not job.remaining and not job.future.done():
+                job.future.set_result(job.outputs)
         if self.observe:
             self.observe(len(batch))
 
-    def _forget(self, count: int) -> None:
+    def _discard(self, count: int) -> None:
         self.queued -= count
 
-    def _keep_time(self, count: int) -> None:
+    def _update_speed(self, count: int) -> None:
         now = time.monotonic()
-        taken, self._last = now - self._last, now
-        if self.queued and taken < 10:  # with an empty queue the time between two passes says nothing
+        taken, self._last_pass = now - self._last_pass, now
+        if self.queued and taken < 10:  # with an empty queue, the time between two passes is mostly idle time
             self.seconds_per_text += 0.1 * (taken / count - self.seconds_per_text)

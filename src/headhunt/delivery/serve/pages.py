@@ -1,4 +1,4 @@
-"""What a service says of itself: OpenAPI for machines, a page to try the model on for people, `/health`, `/metrics`."""
+"""The FastAPI application beside `/predict`: OpenAPI, the page to try the model, `/health` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -6,148 +6,164 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from headhunt.delivery.serve.schemas import ERROR, HEALTH, answer_schema, examples, request_schema
+from fastapi import Body, FastAPI
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
 
-if TYPE_CHECKING:
-    from headhunt.delivery.serve.service import Service
+from headhunt import __version__
+from headhunt.delivery.onnx.runtime import Model
+from headhunt.delivery.serve.metrics import CONTENT_TYPE
+from headhunt.delivery.serve.schemas import Error, Health, RequestSchema, response_models
+
+REFUSALS = {
+    400: "Not JSON.",
+    401: "No valid token.",
+    405: "Not POST.",
+    408: "The request was sent too slowly.",
+    413: "Too many bytes, texts or characters.",
+    415: "The content type is not application/json.",
+    422: "JSON that this model does not accept.",
+    429: "The queue is full; Retry-After says when to try again.",
+    500: "The model failed.",
+    503: "Shutting down, or no prediction in time; Retry-After says when to try again.",
+}
 
 
-def describe(service: Service) -> Any:
-    """The FastAPI application: the pages, `/health`, `/metrics`, and what OpenAPI says of `/predict`."""
-    from fastapi import FastAPI
-    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
-    from starlette.exceptions import HTTPException
+def build_pages(
+    model: Model,
+    schema: RequestSchema,
+    *,
+    needs_token: bool,
+    is_ready: Callable[[], bool],
+    render_metrics: Callable[[], bytes],
+) -> FastAPI:
+    """Build the FastAPI application, which documents `/predict` but does not handle it.
 
-    from headhunt import __version__
-
-    model = service.model
+    Args:
+        model: The model that is served.
+        schema: The requests that it accepts.
+        needs_token: Whether clients must send a token.
+        is_ready: Returns whether requests are accepted.
+        render_metrics: Returns the metrics in the text format of Prometheus.
+    """
     pages = FastAPI(
         title="Headhunt",
         version=__version__,
-        description=in_short(model),
-        docs_url=None,  # those of FastAPI come from a server of others
+        description=summarize(model),
+        docs_url=None,  # FastAPI's documentation page loads scripts from another server
         redoc_url=None,
         redirect_slashes=False,
     )
-
-    def told(description: str) -> dict[str, Any]:
-        return {"description": description, "content": {"application/json": {"schema": ERROR}}}
-
-    state_schema = {"application/json": {"schema": HEALTH}}
-    states = {200: "Live and ready.", 503: "Live, and shutting down."}
-
-    @pages.get(
-        "/health",
-        summary="Whether requests are taken",
-        response_model=None,
-        responses={code: {"description": words, "content": state_schema} for code, words in states.items()},
-    )
-    async def health() -> Any:
-        state = {"live": True, "ready": not service.draining}
-        return JSONResponse(state, 503 if service.draining else 200)
-
-    @pages.get("/metrics", summary="Figures for Prometheus", response_model=None, response_class=PlainTextResponse)
-    async def metrics() -> Any:
-        page = service.metrics.page(service.batcher.queued, not service.draining)
-        return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
-
-    front_page, policy = front(service)
-
-    @pages.get("/", include_in_schema=False, response_model=None)
-    async def try_it() -> Any:
-        return HTMLResponse(front_page, headers={"content-security-policy": policy})
-
-    @pages.get("/docs", include_in_schema=False, response_model=None)
-    async def docs() -> Any:
-        return RedirectResponse("/")
-
-    async def predict() -> None:
-        raise AssertionError("answered by Service")
-
-    responses: dict[int | str, dict[str, Any]] = {
-        200: {
-            "description": "An answer for each text.",
-            "content": {"application/json": {"schema": answer_schema(model)}},
-        },
-        400: told("Not JSON."),
-        401: told("Without the token."),
-        405: told("Not POST."),
-        408: told("The request came too slowly."),
-        413: told("Too much at once."),
-        415: told("The content type is not application/json."),
-        422: told("JSON, but not what this model takes."),
-        429: told("Too much is waiting; Retry-After says when to come back."),
-        500: told("The model failed."),
-        503: told("Shutting down, or no answer in time; Retry-After says when to come back."),
-    }
-    body = {"schema": request_schema(model.pair, service.limits), "examples": examples(model.pair)}
-    secured: dict[str, Any] = {"security": [{"token": []}]} if service.guarded else {}
-    pages.post(
-        "/predict",
-        response_model=None,
-        summary="Answers for texts",
-        responses=responses,
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": body}}, **secured},
-    )(predict)
-
-    made = pages.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = made()
-        if service.guarded:
-            parts = schema.setdefault("components", {})
-            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            schema["paths"]["/metrics"]["get"]["security"] = [{"token": []}]
-        return schema
-
-    pages.openapi = openapi  # type: ignore[method-assign]
+    _add_pages(pages, *render_page(model, schema, needs_token))
+    _add_state(pages, is_ready, render_metrics)
+    _document_predict(pages, model, schema)
+    if needs_token:
+        _document_token(pages)
 
     @pages.exception_handler(HTTPException)
-    async def refused(_: Any, error: Any) -> Any:
+    async def refuse(_: Any, error: Any) -> Response:
         return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
 
     @pages.exception_handler(Exception)
-    async def failed(_: Any, error: Any) -> Any:
-        return JSONResponse({"error": "The service failed; its log says how."}, 500)
+    async def fail(_: Any, error: Any) -> Response:
+        return JSONResponse({"error": "The service failed; its log has the details."}, 500)
 
     return pages
 
 
-def in_short(model: Any) -> str:
-    """What goes in and what comes out, in a sentence."""
-    asked = "Two texts" if model.pair else "A text"
-    if model.problem_type == "regression":
-        return f"{asked} in, a number out"
-    shown = ", ".join(model.labels[:4]) + (" …" if len(model.labels) > 4 else "")
-    many = (
-        f"one of {len(model.labels)} classes"
-        if model.problem_type == "single_label_classification"
-        else f"any of {len(model.labels)} labels"
+def _add_pages(pages: FastAPI, page: str, policy: str) -> None:
+    @pages.get("/", include_in_schema=False)
+    async def front_page() -> HTMLResponse:
+        return HTMLResponse(page, headers={"content-security-policy": policy})
+
+    @pages.get("/docs", include_in_schema=False)
+    async def docs() -> RedirectResponse:
+        return RedirectResponse("/")
+
+
+def _add_state(pages: FastAPI, is_ready: Callable[[], bool], render_metrics: Callable[[], bytes]) -> None:
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Live, but shutting down."}}
+
+    @pages.get("/health", summary="State of the service", response_model=Health, responses=unready)
+    async def health() -> Response:
+        ready = is_ready()
+        return JSONResponse({"live": True, "ready": ready}, 200 if ready else 503)
+
+    @pages.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(render_metrics(), media_type=CONTENT_TYPE)
+
+
+def _document_predict(pages: FastAPI, model: Model, schema: RequestSchema) -> None:
+    """Add `/predict` to the OpenAPI document."""
+    prediction, predictions = response_models(model)
+    examples: Any = {name: {"summary": name, "value": value} for name, value in schema.examples().items()}
+
+    async def predict(body: Any) -> None:
+        raise AssertionError("Service handles /predict before FastAPI sees it")
+
+    request: Any = schema.single | schema.batch
+    predict.__annotations__["body"] = Annotated[request, Body(openapi_examples=examples)]
+    pages.add_api_route(
+        "/predict",
+        predict,
+        methods=["POST"],
+        summary="Predict the labels of texts",
+        response_model=prediction | predictions,
+        response_description="One prediction per text.",
+        responses={status: {"model": Error, "description": words} for status, words in REFUSALS.items()},
     )
-    return f"{asked} in, {many} out: {shown}"
 
 
-def front(service: Service) -> tuple[str, str]:
-    """The page to try the model on, and the policy that lets nothing but its own script run."""
-    model, here = service.model, resources.files("headhunt")
-    beside = {name: here.joinpath(f"delivery/serve/{name}").read_text("utf-8") for name in ("page.html", "page.js")}
+def _document_token(pages: FastAPI) -> None:
+    """Add the token to the OpenAPI document."""
+    make_openapi = pages.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = make_openapi()
+        document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, method in (("/predict", "post"), ("/metrics", "get")):
+            document["paths"][path][method]["security"] = [{"token": []}]
+        return document
+
+    pages.openapi = openapi  # type: ignore[method-assign]
+
+
+def summarize(model: Model) -> str:
+    """Return one sentence about the input and the output of a model."""
+    given = "Two texts" if model.pair else "A text"
+    if model.problem_type == "regression":
+        return f"{given} in, a number out"
+    number = len(model.labels)
+    labels = ", ".join(model.labels[:4]) + (" …" if number > 4 else "")
+    output = f"one of {number} classes"
+    if model.problem_type == "multi_label_classification":
+        output = f"any of {number} labels"
+    return f"{given} in, {output} out: {labels}"
+
+
+def render_page(model: Model, schema: RequestSchema, needs_token: bool) -> tuple[str, str]:
+    """Return the page to try the model, and a content security policy that allows only its own script."""
+    package = resources.files("headhunt")
+    html, script = (package.joinpath(f"delivery/serve/{name}").read_text("utf-8") for name in ("page.html", "page.js"))
     facts = {
-        "title": in_short(model),
+        "title": summarize(model),
         "problem_type": model.problem_type,
-        "example": examples(model.pair)["one"]["value"],
+        "example": schema.examples()["single"],
         "names": {"text": "First text" if model.pair else "Text", "text_b": "Second text"},
-        "characters": service.limits.characters,
-        "guarded": service.guarded,
+        "characters": schema.limits.max_characters,
+        "needs_token": needs_token,
     }
-    parts = {
-        "PALETTE": here.joinpath("report/palette.css").read_text("utf-8"),
-        "SCRIPT": beside["page.js"],
+    replacements = {
+        "PALETTE": package.joinpath("report/palette.css").read_text("utf-8"),
+        "SCRIPT": script,
         "FACTS": json.dumps(facts).replace("<", "\\u003c"),
     }
-    page = re.sub("PALETTE|SCRIPT|FACTS", lambda found: parts[found[0]], beside["page.html"])
-    digest = base64.b64encode(hashlib.sha256(beside["page.js"].encode()).digest()).decode()
+    page = re.sub("PALETTE|SCRIPT|FACTS", lambda match: replacements[match[0]], html)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'"
     return page, f"default-src 'none'; {allowed}; form-action 'none'; frame-ancestors 'none'"

@@ -1,156 +1,156 @@
-"""What may be asked of a service and what it answers: checked here, and described here for OpenAPI."""
+"""Requests and responses of a service: pydantic models that validate them and that OpenAPI documents."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from headhunt.errors import HeadhuntError
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from headhunt.delivery.onnx.runtime import Model
+from headhunt.delivery.serve.limits import Limits
 
-@dataclass(frozen=True)
-class Limits:
-    """What a client may ask for, and how much may wait."""
-
-    body: int = 1_000_000
-    """Bytes of a request."""
-    texts: int = 256
-    """Texts of a request."""
-    characters: int = 20_000
-    """Of a text."""
-    queue: int = 512
-    """Texts that wait or are being answered; more are refused."""
-    wait: float = 10.0
-    """Seconds a request may wait for its answer."""
-    slow: float = 10.0
-    """Seconds a client may take to send a request."""
-    drain: float = 30.0
-    """Seconds to finish what is queued when asked to stop."""
-
-    def __post_init__(self) -> None:
-        for name in ("body", "texts", "characters", "queue"):
-            if getattr(self, name) < 1:
-                raise HeadhuntError(f"The limit of {name} must be at least 1; found {getattr(self, name)}.")
-        for name in ("wait", "slow", "drain"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise HeadhuntError(f"The limit of {name} must be a number of seconds above 0.")
-        if self.texts > self.queue:
-            raise HeadhuntError(
-                f"A whole request must fit in the queue: found {self.texts} texts a request and room for {self.queue}."
-            )
+EXAMPLES = (("a moving story, well told", "not worth the ticket"), ("the story moves you", "you will want it back"))
 
 
 class RefusedError(Exception):
-    """Why a request is not answered, as the client is told."""
+    """A request that the service refuses.
 
-    def __init__(self, status: int, message: str, reason: str, *headers: tuple[bytes, bytes], read: bool = True):
+    Args:
+        status: The HTTP status.
+        message: What must hold and what was found, for the client.
+        reason: The label of the refusal in the metrics.
+        headers: Additional response headers.
+        body_read: Whether the request was read to its end.
+    """
+
+    def __init__(self, status: int, message: str, reason: str, *headers: tuple[bytes, bytes], body_read: bool = True):
         super().__init__(message)
         self.status, self.message, self.reason, self.headers = status, message, reason, headers
-        self.read = read
-        """Whether the whole request was read."""
+        self.body_read = body_read
 
 
-def parse(body: bytes | bytearray, pair: bool, limits: Limits) -> tuple[list[str], list[str] | None, bool]:
-    """The texts of a request, the second texts of pairs, and whether one answer is wanted and not a list.
+class Error(BaseModel):
+    """Response to a refused request."""
 
-    Raises:
-        RefusedError: If the body does not hold what this model takes.
+    error: str
+
+
+class Health(BaseModel):
+    """State of the service."""
+
+    live: bool
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The texts of a valid request."""
+
+    texts: list[str]
+    texts_b: list[str] | None
+    single: bool
+    """True if the response is one prediction, False if it is a list."""
+
+
+class RequestSchema:
+    """The requests that a model accepts: one text or pair, or a list of them.
+
+    Args:
+        pair: Whether the model takes pairs of texts.
+        limits: Limits on the number and length of texts.
+
+    Attributes:
+        single: Pydantic model of a request with one text or pair.
+        batch: Pydantic model of a request with a list.
     """
-    import orjson
 
-    try:
-        asked = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RefusedError(400, f"The body must be JSON in UTF-8: {error}.", "malformed") from None
-    if not isinstance(asked, dict):
-        raise RefusedError(422, f"The body must be a JSON object; found {_kind(asked)}.", "malformed")
-    one = "text" in asked
-    names = (("text", "text_b") if one else ("texts", "texts_b"))[: 1 + pair]
-    if asked.keys() != set(names):
-        takes = '"text" and "text_b", or "texts" and "texts_b"' if pair else '"text" or "texts"'
-        found = ", ".join(json.dumps(name)[:40] for name in list(asked)[:5]) or "nothing"
-        raise RefusedError(422, f"This model takes {takes}, and nothing else; found {found}.", "malformed")
-    columns = []
-    for name in names:
-        texts = [asked[name]] if one else asked[name]
-        if not isinstance(texts, list):
-            raise RefusedError(422, f'"{name}" must be a list of strings; found {_kind(texts)}.', "malformed")
-        if len(texts) > limits.texts:
-            raise RefusedError(413, f"A request may hold {limits.texts} texts; found {len(texts)}.", "too_large")
-        for i, text in enumerate(texts):
-            if type(text) is not str:
-                where = f'"{name}"' if one else f'"{name}"[{i}]'
-                raise RefusedError(422, f"{where} must be a string; found {_kind(text)}.", "malformed")
-            if len(text) > limits.characters:
-                raise RefusedError(
-                    413, f"A text may have {limits.characters} characters; found {len(text)}.", "too_large"
-                )
-        columns.append(texts)
-    if pair and len(columns[0]) != len(columns[1]):
-        sizes = f"{len(columns[0])} and {len(columns[1])}"
-        raise RefusedError(422, f'"texts" and "texts_b" must be of one length; found {sizes}.', "malformed")
-    return columns[0], columns[1] if pair else None, one
+    def __init__(self, pair: bool, limits: Limits) -> None:
+        self.pair, self.limits = pair, limits
+        self._single_names, self._batch_names = ("text", "text_b")[: 1 + pair], ("texts", "texts_b")[: 1 + pair]
+        text = Annotated[str, Field(max_length=limits.max_characters)]
+        texts = Annotated[list[text], Field(max_length=limits.max_texts)]
+        self.single = _make_model("SinglePair" if pair else "SingleText", dict.fromkeys(self._single_names, text))
+        self.batch = _make_model("Pairs" if pair else "Texts", dict.fromkeys(self._batch_names, texts))
+
+    def parse(self, body: bytes | bytearray) -> Request:
+        """Return the texts of a request body.
+
+        orjson parses and pydantic validates: pydantic's own parser accepts NaN and 1e400, which are not JSON.
+
+        Raises:
+            RefusedError: If the body is not a request that this model accepts.
+        """
+        try:
+            data = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RefusedError(400, f"The body must be JSON in UTF-8: {error}.", "malformed") from None
+        if not isinstance(data, dict):
+            raise RefusedError(422, f"The body must be a JSON object; found {_kind(data)}.", "malformed")
+        single = "text" in data
+        names = self._single_names if single else self._batch_names
+        # Checked here, since pydantic would report every one of a hundred thousand unknown names.
+        if data.keys() != set(names):
+            accepted = '"text" and "text_b", or "texts" and "texts_b"' if self.pair else '"text" or "texts"'
+            found = ", ".join(json.dumps(name)[:40] for name in list(data)[:5]) or "nothing"
+            raise RefusedError(422, f"This model takes {accepted}, and nothing else; found {found}.", "malformed")
+        try:
+            (self.single if single else self.batch).model_validate(data)
+        except ValidationError as error:
+            raise self._refusal(data, error.errors(include_url=False)[0]) from None
+        columns = [[data[name]] if single else data[name] for name in names]
+        if self.pair and len(columns[0]) != len(columns[1]):
+            sizes = f"{len(columns[0])} and {len(columns[1])}"
+            raise RefusedError(422, f'"texts" and "texts_b" must have the same length; found {sizes}.', "malformed")
+        return Request(columns[0], columns[1] if self.pair else None, single)
+
+    def _refusal(self, data: dict[str, Any], error: Any) -> RefusedError:
+        """Return the refusal for the first error that pydantic reports."""
+        value, (name, *index) = error["input"], error["loc"]
+        if error["type"] == "too_long":
+            message = f"A request must have at most {self.limits.max_texts} texts; found {len(data[name])}."
+            return RefusedError(413, message, "too_large")
+        if error["type"] == "string_too_long":
+            message = f"A text must have at most {self.limits.max_characters} characters; found {len(value)}."
+            return RefusedError(413, message, "too_large")
+        where = "".join([f'"{name}"', *(f"[{i}]" for i in index)])
+        expected = "a list of strings" if error["type"] == "list_type" else "a string"
+        return RefusedError(422, f"{where} must be {expected}; found {_kind(value)}.", "malformed")
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        """Return example requests by name: "single" and "batch"."""
+        first, second = EXAMPLES
+        columns = (first, second)[: 1 + self.pair]
+        return {
+            "single": dict(zip(self._single_names, (column[0] for column in columns), strict=True)),
+            "batch": dict(zip(self._batch_names, map(list, columns), strict=True)),
+        }
+
+
+def response_models(model: Model) -> tuple[type[BaseModel], type[BaseModel]]:
+    """Return pydantic models of one prediction and of a list of them."""
+    label: Any = float
+    probability: Any = None
+    if model.problem_type == "single_label_classification":
+        label, probability = Literal[tuple(model.labels)], float
+    elif model.problem_type == "multi_label_classification":
+        label, probability = list[Literal[tuple(model.labels)]], float | None  # type: ignore[misc]
+    prediction = create_model(
+        "Prediction",
+        label=(label, ...),
+        probability=(probability, ...),
+        probabilities=(dict[str, float], ...),
+    )
+    return prediction, create_model("Predictions", predictions=(list[prediction], ...))  # type: ignore[valid-type]
+
+
+def _make_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
+    required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid", strict=True), **required)
 
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-HEALTH = {
-    "type": "object",
-    "required": ["live", "ready"],
-    "properties": {"live": {"type": "boolean"}, "ready": {"type": "boolean"}},
-}
-EXAMPLES = (("a moving story, well told", "not worth the ticket"), ("the story moves you", "you will want it back"))
-
-
-def examples(pair: bool) -> dict[str, Any]:
-    """Bodies this model takes."""
-    (a, b), (c, d) = EXAMPLES
-    one = {"text": a, **({"text_b": c} if pair else {})}
-    many = {"texts": [a, b], **({"texts_b": [c, d]} if pair else {})}
-    return {"one": {"summary": "one", "value": one}, "many": {"summary": "many", "value": many}}
-
-
-def request_schema(pair: bool, limits: Limits) -> dict[str, Any]:
-    """What `/predict` takes: one text or pair, or many."""
-    text = {"type": "string", "maxLength": limits.characters}
-    texts = {"type": "array", "items": text, "maxItems": limits.texts}
-
-    def of(names: Sequence[str], schema: dict[str, Any]) -> dict[str, Any]:
-        used = list(names[: 1 + pair])
-        properties = dict.fromkeys(used, schema)
-        return {"type": "object", "required": used, "properties": properties, "additionalProperties": False}
-
-    return {"oneOf": [of(("text", "text_b"), text), of(("texts", "texts_b"), texts)]}
-
-
-def answer_schema(model: Any) -> dict[str, Any]:
-    """What `/predict` gives."""
-    number, name = {"type": "number"}, {"type": "string", "enum": list(model.labels)}
-    label = {
-        "single_label_classification": name,
-        "multi_label_classification": {"type": "array", "items": name},
-        "regression": number,
-    }[model.problem_type]
-    probability = {
-        "single_label_classification": number,
-        "multi_label_classification": {"type": ["number", "null"]},
-        "regression": {"type": "null"},
-    }[model.problem_type]
-    one = {
-        "type": "object",
-        "required": ["label", "probability", "probabilities"],
-        "properties": {
-            "label": label,
-            "probability": probability,
-            "probabilities": {"type": "object", "additionalProperties": number},
-        },
-    }
-    predictions = {"predictions": {"type": "array", "items": one}}
-    return {"oneOf": [one, {"type": "object", "required": ["predictions"], "properties": predictions}]}

@@ -1,4 +1,4 @@
-"""The port of the service: uvicorn, which also refuses in JSON, gives up on silent clients, and stops in good order."""
+"""The uvicorn server of a service: JSON refusals, read timeouts and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -7,78 +7,77 @@ import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headhunt.delivery.serve.service import OUTPUTS_KEY, Service
 from headhunt.errors import HeadhuntError
-
-if TYPE_CHECKING:
-    from headhunt.delivery.serve.service import Service
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes the port, before anything is loaded; nobody can connect until the server runs.
+    """Bind a socket to a port, before anything is loaded; clients cannot connect until the server runs.
 
     Raises:
-        HeadhuntError: If it cannot be had.
+        HeadhuntError: If the port is taken or not allowed.
     """
-    taken = None
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, kind, protocol)
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except (OSError, OverflowError) as error:
-        if taken:
-            taken.close()
+        if bound:
+            bound.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise HeadhuntError(f"The service must be able to listen on {host}:{port}; found: {reason}.") from None
-    return taken
+    return bound
 
 
 class Connection(HttpToolsProtocol):
-    """One client. What cannot be read as HTTP, or does not come, is answered as everything else is."""
+    """The connection of one client, which refuses malformed and late HTTP in JSON."""
 
-    begun: float | None = None
-    """Since when a request is expected or its head half sent."""
+    waiting_since: float | None = None
+    """Time since when the headers of a request are awaited."""
 
     def connection_made(self, transport: Any) -> None:
-        """A client has come."""
+        """Start the read timeout."""
         super().connection_made(transport)
-        self.begun = self.loop.time()
+        self.waiting_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: nothing more is computed for it."""
+        """Cancel the client's forward passes that have not begun."""
         super().connection_lost(exc)
-        scopes: list[Any] = [cycle.scope for cycle in (self.cycle, *(waiting for waiting, _ in self.pipeline)) if cycle]
+        cycles = (self.cycle, *(cycle for cycle, _ in self.pipeline))
+        scopes: list[Any] = [cycle.scope for cycle in cycles if cycle]
         for scope in scopes:
-            if answers := scope.get("headhunt.answers"):
-                answers.cancel()
+            if outputs := scope.get(OUTPUTS_KEY):
+                outputs.cancel()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Start the read timeout at the first byte of a request."""
         super().on_message_begin()
-        self.begun = self.loop.time()
+        self.waiting_since = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        """The head of a request is whole; the application keeps the time from here."""
-        self.begun = None
+        """Stop the read timeout of the headers; the application limits the time of the body."""
+        self.waiting_since = None
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
+        """Resume reading after the last byte of a request."""
         super().on_message_complete()
         if not self.pipeline:
-            self.flow.resume_reading()  # paused by a long body; a client that leaves is only seen while reading
+            self.flow.resume_reading()  # paused by a long body; a disconnect is only noticed while reading
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self.refuse(b"400 Bad Request", "This is not an HTTP request.")
 
     def refuse(self, status: bytes, message: str) -> None:
-        """Ends the connection with a reason."""
+        """Send an error, unless a response is under way, and close the connection."""
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
@@ -89,16 +88,16 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Listens until told to stop; then refuses what is new, finishes what has begun, and ends.
+    """A uvicorn server that finishes the queued requests before it stops.
 
     Args:
         service: The application.
+        notify: Called with messages for the user.
         backlog: Connections that may wait to be accepted.
-        say: Told where it listens.
     """
 
-    def __init__(self, service: Service, *, say: Callable[[str], None], backlog: int = 2048) -> None:
-        self.service, self.say = service, say
+    def __init__(self, service: Service, *, notify: Callable[[str], None], backlog: int = 2048) -> None:
+        self.service, self.notify = service, notify
         super().__init__(
             uvicorn.Config(
                 service,
@@ -113,46 +112,49 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=5,  # the service has drained by then
             )
         )
-        self._stopping: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._drain_task: asyncio.Task[None] | None = None
+        self._timeout_task: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen."""
+        """Start to listen."""
         await super().startup(sockets)
-        self._watch = asyncio.create_task(self._end_silent())
+        self._timeout_task = asyncio.create_task(self._close_late_connections())
         host, port = (sockets or [])[0].getsockname()[:2]
-        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self.say(f"serving on {where} (a page to try it; programs ask {where}/predict)")
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.notify(f"serving on {url} (a page to try the model; the API is at {url}/predict)")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends, with everything that could be answered answered."""
-        if self._watch:
-            self._watch.cancel()
+        """Stop to listen and close all connections."""
+        if self._timeout_task:
+            self._timeout_task.cancel()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends in good order, the second at once."""
-        if not self.started or self._stopping:
+        """Stop gracefully at the first signal, at once at the second."""
+        if not self.started or self._drain_task:
             self.should_exit = self.force_exit = True
             return
         if sig == signal.SIGINT:
-            self._captured_signals.append(sig)  # so that Ctrl-C counts as stopped by the user
-        asyncio.get_running_loop().call_soon_threadsafe(self._stop)
+            # uvicorn records the signal and raises it again at the end, so that Ctrl-C ends as KeyboardInterrupt.
+            super().handle_exit(sig, frame)
+            self.should_exit = False  # not before the service has drained
+        asyncio.get_running_loop().call_soon_threadsafe(self._start_draining)
 
-    def _stop(self) -> None:
-        self.say("stopping: finishing what is queued")
-        self._stopping = asyncio.get_running_loop().create_task(self._drain())
+    def _start_draining(self) -> None:
+        self.notify("stopping: finishing the queued requests")
+        self._drain_task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         await self.service.drain()
         self.should_exit = True
 
-    async def _end_silent(self) -> None:
-        """Closes connections whose request does not come."""
-        slow = self.service.limits.slow
+    async def _close_late_connections(self) -> None:
+        """Refuse connections that do not send the headers of a request in time."""
+        timeout = self.service.limits.read_timeout
         while True:
-            await asyncio.sleep(min(1.0, slow / 4))
-            late = asyncio.get_running_loop().time() - slow
+            await asyncio.sleep(min(1.0, timeout / 4))
+            latest = asyncio.get_running_loop().time() - timeout
             for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection) and connection.begun is not None and connection.begun < late:
-                    connection.refuse(b"408 Request Timeout", f"A request must arrive within {slow:g} s.")
+                assert isinstance(connection, Connection)
+                if connection.waiting_since is not None and connection.waiting_since < latest:
+                    connection.refuse(b"408 Request Timeout", f"A request must arrive within {timeout:g} s.")

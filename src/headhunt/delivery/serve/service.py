@@ -1,34 +1,28 @@
-"""A model behind HTTP: `/predict`, `/health`, `/metrics`, and a page to try them.
+"""The ASGI application that serves one model.
 
-FastAPI describes the service and answers what is asked rarely; `/predict` is answered before it, since its layers cost
-as much as a short text does. Whatever a client sends, it gets JSON back: an answer, or {"error": what must hold, what
-was found}. What is too much is refused before it is read, and when too much is waiting the client is told to come back.
+FastAPI documents the service and handles every path but `/predict`. `/predict` is handled before FastAPI, which adds
+about 0.1 ms to a request and cannot refuse one before it has read it. The same pydantic models validate and document
+requests. Every response is JSON: predictions, or {"error": message}.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
-import ipaddress
 import logging
 import math
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import orjson
+
+from headhunt.delivery.onnx.runtime import Model
 from headhunt.delivery.serve.batching import Batcher
-from headhunt.delivery.serve.pages import describe
-from headhunt.delivery.serve.schemas import Limits, RefusedError, parse
-from headhunt.errors import HeadhuntError, ModelError
-from headhunt.run.directory import not_a_model
+from headhunt.delivery.serve.limits import Limits
+from headhunt.delivery.serve.metrics import Metrics
+from headhunt.delivery.serve.pages import build_pages
+from headhunt.delivery.serve.schemas import RefusedError, RequestSchema
 
 log = logging.getLogger("headhunt.serve")
 
@@ -37,107 +31,66 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-JSON_TYPE = (b"content-type", b"application/json")
-HELD = 64_000_000  # bytes of requests that have arrived in part, of all clients together
-LINGER = 2.0  # seconds a refused body is read and thrown away, so that the client gets to see the answer
+OUTPUTS_KEY = "headhunt.outputs"
+"""Key of the ASGI scope with the future of a request's outputs; the server cancels it if the client disconnects."""
+MAX_BUFFERED = 64_000_000  # bytes of partly received requests, of all clients together
+DISCARD_SECONDS = 2.0  # time to read and discard the body of a refused request, so that the client sees the response
+CLIENT_CLOSED_REQUEST = 499  # the status that proxies log if the client disconnects before the response
+TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'
+TOKEN_HEADER = (b"www-authenticate", b"Bearer")
 
 
-# ---------------------------------------------------------------------------------------------- what is counted
-
-
-class Histogram:
-    """Counts by upper bound, as Prometheus takes them."""
-
-    def __init__(self, name: str, help_: str, bounds: Sequence[float]) -> None:
-        self.name, self.help, self.bounds = name, help_, bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Counts one."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def lines(self) -> list[str]:
-        """The text Prometheus reads."""
-        found, total = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} histogram"], 0
-        for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
-            total += count
-            found.append(f'{self.name}_bucket{{le="{bound}"}} {total}')
-        return [*found, f"{self.name}_sum {self.sum}", f"{self.name}_count {total}"]
-
-
-class Metrics:
-    """What `/metrics` tells."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.texts = 0
-        bounds = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-        self.seconds = Histogram("headhunt_request_seconds", "Seconds from request to answer.", bounds)
-        self.batches = Histogram("headhunt_batch_size", "Texts of a forward pass.", (1, 2, 4, 8, 16, 32, 64, 128))
-
-    def page(self, queued: int, ready: bool) -> str:
-        """Everything in the text format of Prometheus."""
-        lines = [
-            "# HELP headhunt_requests_total Requests to /predict by status.",
-            "# TYPE headhunt_requests_total counter",
-        ]
-        lines += [f'headhunt_requests_total{{code="{code}"}} {n}' for code, n in sorted(self.requests.items())]
-        lines += ["# HELP headhunt_refused_total Refused requests by reason.", "# TYPE headhunt_refused_total counter"]
-        lines += [f'headhunt_refused_total{{reason="{reason}"}} {n}' for reason, n in sorted(self.refused.items())]
-        lines += ["# HELP headhunt_texts_total Texts answered.", "# TYPE headhunt_texts_total counter"]
-        lines += [f"headhunt_texts_total {self.texts}"]
-        lines += ["# HELP headhunt_queue_length Texts waiting or being answered.", "# TYPE headhunt_queue_length gauge"]
-        lines += [f"headhunt_queue_length {queued}"]
-        lines += ["# HELP headhunt_ready Whether requests are taken.", "# TYPE headhunt_ready gauge"]
-        lines += [f"headhunt_ready {int(ready)}", *self.seconds.lines(), *self.batches.lines()]
-        return "\n".join(lines) + "\n"
-
-
-# ---------------------------------------------------------------------------------------------- the service
+class DisconnectedError(Exception):
+    """The client disconnected before the response."""
 
 
 class Service:
     """The ASGI application around one model.
 
     Args:
-        model: A `runtime.Model`; one thread for each lane, since model_instances run side by side.
-        model_instances: Forward passes at a time.
-        most: Texts of a pass.
-        limits: What a client may ask for.
-        token: What clients have to show, if anything.
+        model: The model; with several instances, forward passes run in parallel.
+        model_instances: Number of parallel forward passes.
+        max_batch: Texts of a forward pass.
+        limits: Limits on requests.
+        token: Token that clients must send, if any.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         *,
         model_instances: int = 1,
-        most: int = 32,
+        max_batch: int = 32,
         limits: Limits | None = None,
         token: str | None = None,
     ) -> None:
         self.model, self.limits = model, limits or Limits()
-        self.metrics = Metrics()
-        self.batcher = Batcher(model, model_instances=model_instances, most=most, observe=self.metrics.batches.observe)
         self.draining = False
-        self.guarded = token is not None
-        self._secret = f"Bearer {token}".encode() if token else None
-        self._held = 0  # bytes of requests that have arrived in part
-        self._inside = 0  # requests to /predict that are not answered yet
-        self._pages = describe(self)
+        self.metrics = Metrics(queue_length=lambda: self.batcher.queued, is_ready=lambda: not self.draining)
+        self.batcher = Batcher(
+            model, model_instances=model_instances, max_batch=max_batch, observe=self.metrics.batches.observe
+        )
+        self._schema = RequestSchema(model.pair, self.limits)
+        self._authorization = f"Bearer {token}".encode() if token else None
+        self._buffered = 0  # bytes of partly received requests
+        self._pending = 0  # requests to /predict without a response
+        self._pages = build_pages(
+            model,
+            self._schema,
+            needs_token=token is not None,
+            is_ready=lambda: not self.draining,
+            render_metrics=self.metrics.render,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, or starts and ends with the server."""
+        """Handle one request, or the startup and shutdown of the server."""
         if scope["type"] == "http":
             if scope["path"] == "/predict":
                 await self._predict(scope, receive, send)
-            elif scope["path"] == "/metrics" and not self._allowed(scope["headers"]):
-                await _say(send, 401, {"error": TOKEN_WANTED}, [ASK_TOKEN])
+            elif scope["path"] == "/metrics" and not self._authorized(scope["headers"]):
+                await _send_json(send, 401, {"error": TOKEN_MESSAGE}, [TOKEN_HEADER])
             else:
-                await self._pages(scope, receive, send)
+                await self._pages(scope, receive, send)  # type: ignore[arg-type]
         elif scope["type"] == "lifespan":
             while (await receive())["type"] == "lifespan.startup":
                 self.batcher.start()
@@ -146,271 +99,150 @@ class Service:
             await send({"type": "lifespan.shutdown.complete"})
 
     async def drain(self) -> None:
-        """Takes no new requests and returns when those under way are answered, or have had their time."""
+        """Refuse new requests and wait until pending ones have a response, or the timeout has passed."""
         self.draining = True
-        until = time.monotonic() + self.limits.drain
-        while self._inside and time.monotonic() < until:
+        deadline = time.monotonic() + self.limits.timeout_graceful_shutdown
+        while self._pending and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        self._inside += 1
+        self._pending += 1
         try:
-            found = await self._answers(scope, receive)
+            response = await self._respond(scope, receive)
         except RefusedError as refusal:
-            self.metrics.refused[refusal.reason] += 1
+            self.metrics.refused.labels(refusal.reason).inc()
             status = refusal.status
-            await _say(
-                send, status, {"error": refusal.message}, list(refusal.headers), None if refusal.read else receive
-            )
-        except GoneError:
-            status = 499  # nobody is there to be told; the number is what proxies write down for it
+            unread = None if refusal.body_read else receive
+            await _send_json(send, status, {"error": refusal.message}, list(refusal.headers), unread)
+        except DisconnectedError:
+            status = CLIENT_CLOSED_REQUEST
         except Exception:
             log.exception("a request failed")
             status = 500
-            await _say(send, status, {"error": "The model failed on this request; the log of the service says how."})
+            await _send_json(send, status, {"error": "The model failed on this request; the log has the details."})
         else:
             status = 200
-            await _say(send, status, found)
+            await _send_json(send, status, response)
         finally:
-            self._inside -= 1
-        self.metrics.requests[status] += 1
+            self._pending -= 1
+        self.metrics.requests.labels(status).inc()
         self.metrics.seconds.observe(time.perf_counter() - started)
 
-    async def _answers(self, scope: Scope, receive: Receive) -> Any:
+    async def _respond(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        """Return the predictions for a request."""
         limits, batcher = self.limits, self.batcher
         if scope["method"] != "POST":
             message = f"/predict takes POST; found {scope['method'][:20]}."
-            raise RefusedError(405, message, "method", (b"allow", b"POST"), read=False)
-        body = await self._read(scope["headers"], receive)
-        texts, texts_b, one = parse(body, self.model.pair, limits)
+            raise RefusedError(405, message, "method", (b"allow", b"POST"), body_read=False)
+        request = self._schema.parse(await self._read(scope["headers"], receive))
         if self.draining:
             raise RefusedError(503, "The service is shutting down; try again.", "draining", (b"retry-after", b"5"))
-        if batcher.queued + len(texts) > limits.queue:
-            raise RefusedError(429, "Too much is waiting; come back later.", "queue_full", self._later())
-        answers = batcher.submit(texts, texts_b)
-        scope["headhunt.answers"] = answers  # cancelled by the connection when the client goes away
+        if batcher.queued + len(request.texts) > limits.max_queue:
+            raise RefusedError(429, "The queue is full; try again later.", "queue_full", self._retry_after())
+        future = batcher.submit(request.texts, request.texts_b)
+        scope[OUTPUTS_KEY] = future
         try:
-            async with asyncio.timeout(limits.wait):
-                outputs = await answers
+            async with asyncio.timeout(limits.max_wait):
+                outputs = await future
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
-            raise GoneError from None
+            raise DisconnectedError from None
         except TimeoutError:
-            message = f"No answer within {limits.wait:g} s; come back later."
-            raise RefusedError(503, message, "timeout", self._later()) from None
-        self.metrics.texts += len(texts)
-        found = [self.model.prediction(output) for output in outputs]
-        return found[0] if one else {"predictions": found}
+            message = f"No prediction within {limits.max_wait:g} s; try again later."
+            raise RefusedError(503, message, "timeout", self._retry_after()) from None
+        self.metrics.texts.inc(len(request.texts))
+        predictions = [self.model.prediction(output) for output in outputs]
+        return predictions[0] if request.single else {"predictions": predictions}
 
     async def _read(self, headers: Headers, receive: Receive) -> bytearray:
-        """The body of a request that may be read: from who may ask, of the right kind, not too long, in time."""
-        if not self._allowed(headers):
-            raise RefusedError(401, TOKEN_WANTED, "token", ASK_TOKEN, read=False)
-        kind = length = b""
-        for name, value in headers:
-            if name == b"content-type":
-                kind = value
-            elif name == b"content-length":
-                length = value
-        if kind.split(b";")[0].strip().lower() != b"application/json":
-            # Also what keeps a page in somebody's browser from asking: it may send plain text anywhere, JSON not.
-            found = kind[:60].decode("latin-1") or "none"
-            raise RefusedError(
-                415, f"The content type must be application/json; found {found}.", "malformed", read=False
-            )
-        too_long = RefusedError(413, f"A request may have {self.limits.body} bytes.", "too_large", read=False)
-        if length and int(length) > self.limits.body:
-            raise too_long
-        body = bytearray()
+        """Read the body of a request.
+
+        Raises:
+            RefusedError: If the client is not authorized, or the body has another type, is too long or too slow.
+        """
+        self._check_headers(headers)
+        limits, body = self.limits, bytearray()
         try:
-            async with asyncio.timeout(self.limits.slow):
+            async with asyncio.timeout(limits.read_timeout):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise GoneError
-                    part = message.get("body", b"")
-                    body += part
-                    self._held += len(part)
-                    if len(body) > self.limits.body:
-                        raise too_long
+                        raise DisconnectedError
+                    chunk = message.get("body", b"")
+                    body += chunk
+                    self._buffered += len(chunk)
+                    if len(body) > limits.max_body:
+                        raise self._too_large()
                     if not message.get("more_body"):
                         return body
-                    if self._held > HELD:
-                        raise RefusedError(503, "Too many long requests at once.", "memory", self._later(), read=False)
+                    if self._buffered > MAX_BUFFERED:
+                        reason = "Too many long requests at once; try again later."
+                        raise RefusedError(503, reason, "memory", self._retry_after(), body_read=False)
         except TimeoutError:
-            reason = f"A request must arrive within {self.limits.slow:g} s."
-            raise RefusedError(408, reason, "slow", read=False) from None
+            reason = f"A request must arrive within {limits.read_timeout:g} s."
+            raise RefusedError(408, reason, "slow", body_read=False) from None
         finally:
-            self._held -= len(body)
+            self._buffered -= len(body)
 
-    def _allowed(self, headers: Headers) -> bool:
-        if self._secret is None:
+    def _check_headers(self, headers: Headers) -> None:
+        if not self._authorized(headers):
+            raise RefusedError(401, TOKEN_MESSAGE, "token", TOKEN_HEADER, body_read=False)
+        content_type = length = b""
+        for name, value in headers:
+            if name == b"content-type":
+                content_type = value
+            elif name == b"content-length":
+                length = value
+        if content_type.split(b";")[0].strip().lower() != b"application/json":
+            # This also keeps pages of other sites from sending requests: browsers let them send plain text, not JSON.
+            found = content_type[:60].decode("latin-1") or "none"
+            message = f"The content type must be application/json; found {found}."
+            raise RefusedError(415, message, "malformed", body_read=False)
+        if length and int(length) > self.limits.max_body:
+            raise self._too_large()
+
+    def _too_large(self) -> RefusedError:
+        message = f"A request must have at most {self.limits.max_body} bytes."
+        return RefusedError(413, message, "too_large", body_read=False)
+
+    def _authorized(self, headers: Headers) -> bool:
+        if self._authorization is None:
             return True
-        shown = next((value for name, value in headers if name == b"authorization"), b"")
-        return hmac.compare_digest(shown, self._secret)
+        value = next((value for name, value in headers if name == b"authorization"), b"")
+        return hmac.compare_digest(value, self._authorization)
 
-    def _later(self) -> tuple[bytes, bytes]:
+    def _retry_after(self) -> tuple[bytes, bytes]:
         seconds = math.ceil(self.batcher.queued * self.batcher.seconds_per_text)
         return b"retry-after", str(min(max(seconds, 1), 60)).encode()
 
 
-class GoneError(Exception):
-    """The client went away before it was answered."""
-
-
-TOKEN_WANTED = 'Send the token of this service: "Authorization: Bearer TOKEN".'
-ASK_TOKEN = (b"www-authenticate", b"Bearer")
-
-
-async def _say(
-    send: Send, status: int, answer: Any, headers: Headers | None = None, unread: Receive | None = None
+async def _send_json(
+    send: Send, status: int, data: Any, headers: Headers | None = None, unread: Receive | None = None
 ) -> None:
-    """Sends JSON. Where the request was not read to its end, the connection ends with the answer."""
-    import orjson
+    """Send a JSON response.
 
-    body = orjson.dumps(answer)
-    all_headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *(headers or [])]
+    Args:
+        send: The ASGI callable.
+        status: The HTTP status.
+        data: The response.
+        headers: Additional headers.
+        unread: Receives the rest of the request if it was not read to its end; the connection is then closed.
+    """
+    body = orjson.dumps(data)
+    all_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *(headers or [])]
     if unread is not None:
         all_headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
     if unread is not None:
-        # Closing at once with bytes on their way would reset the connection, and the answer with it.
+        # Closing while the client still sends would reset the connection, and the client would lose the response.
         await send({"type": "http.response.body", "body": body, "more_body": True})
         try:
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(DISCARD_SECONDS):
                 while (message := await unread())["type"] == "http.request" and message.get("more_body"):
                     pass
         except TimeoutError:
             pass
         body = b""
     await send({"type": "http.response.body", "body": body})
-
-
-# ---------------------------------------------------------------------------------------------- from a folder to a port
-
-
-def load(folder: str | Path, threads: int, say: Callable[[str], None]) -> Any:
-    """The runtime of an export; of a folder that Headhunt saved, exported first, once.
-
-    Args:
-        folder: An export, or what Headhunt saved.
-        threads: Cores for one forward pass.
-        say: Told what is done that takes time.
-
-    Raises:
-        ModelError: If the folder holds neither, or something to install is missing.
-    """
-    need("onnxruntime", "tokenizers")
-    from headhunt.delivery.onnx.runtime import Model
-
-    folder = Path(folder)
-    if not (folder / "headhunt.json").is_file():
-        raise not_a_model(folder)
-    if not (folder / "model.onnx").is_file():
-        folder = exported(folder, say)
-    try:
-        return Model(folder, threads=threads)
-    except Exception as error:  # what a damaged file makes the runtime raise can be anything
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
-
-
-def exported(folder: Path, say: Callable[[str], None]) -> Path:
-    """The export of a saved model in the cache; made, by a process that ends with it, unless it is there."""
-    home = Path(os.environ.get("HEADHUNT_CACHE") or Path.home() / ".cache" / "headhunt") / "exports"
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    out = home / hashlib.sha256(repr(seen).encode()).hexdigest()[:24]
-    if (out / "headhunt.json").is_file():
-        say(f"taking the ONNX export of {folder} from {out}")
-        return out
-    say(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
-    # In a process of its own: torch would stay in the memory of the service, and it may need another temporary name.
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home) as scratch:
-        code = (
-            "import sys\n"
-            "from headhunt.delivery.onnx.export import export\n"
-            "from headhunt.errors import HeadhuntError\n"
-            "try:\n    export(sys.argv[1], sys.argv[2])\n"
-            "except HeadhuntError as error:\n    sys.exit(str(error))\n"
-        )
-        made = Path(scratch) / "export"
-        done = subprocess.run([sys.executable, "-c", code, folder, made], capture_output=True, text=True)
-        if done.returncode:
-            raise ModelError((done.stderr.strip() or f"{folder} could not be exported.").splitlines()[-1])
-        try:
-            made.rename(out)
-        except OSError:  # another process was faster
-            if not (out / "headhunt.json").is_file():
-                raise
-    return out
-
-
-def need(*modules: str) -> None:
-    """Says what to install where something is missing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise ModelError(f'The service needs {", ".join(missing)}: pip install "headhunt[serve]".')
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def serve(
-    folder: str | Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    token: str | None = None,
-    threads: int | None = None,
-    model_instances: int | None = None,
-    max_batch: int = 32,
-    limits: Limits | None = None,
-    say: Callable[[str], None] = print,
-) -> None:
-    """Serves a model until the process is told to stop, then finishes what is queued.
-
-    Args:
-        folder: An export, or a folder that Headhunt saved.
-        host: Where to listen; this machine alone unless told otherwise.
-        port: 0 takes a free one.
-        token: What clients have to show, if anything.
-        threads: Cores to compute with; all unless given.
-        model_instances: Forward passes at a time, which share the threads. One per thread answers the most texts per
-            second; one alone answers a single text fastest.
-        max_batch: Texts of a pass.
-        limits: What a client may ask for.
-        say: Told what the user should know.
-    """
-    need("fastapi", "uvicorn", "httptools", "orjson", "onnxruntime")
-    from headhunt.delivery.serve.server import Server, listen
-
-    limits, threads = limits or Limits(), threads or cores()
-    model_instances = min(model_instances or threads, threads)
-    if min(threads, model_instances, max_batch) < 1:
-        raise HeadhuntError("Threads, model_instances and texts of a batch must be at least 1.")
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise HeadhuntError("A token must be of printable ASCII characters.")
-    if not is_loopback(host) and not token:
-        say(f"warning: whoever reaches {host}:{port} may use this model; give a token, or listen on 127.0.0.1")
-    with listen(host, port) as door:
-        model = load(folder, threads // model_instances, say)
-        service = Service(model, model_instances=model_instances, most=max_batch, limits=limits, token=token)
-        # A lane that has finished a pass should not wait for the interpreter longer than a request takes.
-        sys.setswitchinterval(0.0005)
-        Server(service, say=say).run([door])
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

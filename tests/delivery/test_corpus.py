@@ -1,4 +1,4 @@
-"""A corpus is labelled as `Predictor.predict` does: every row once, in order, whatever is killed meanwhile."""
+"""Labelling a corpus gives the predictions of the model: every row once, in order, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import sentences
 
-from headhunt.data.inputs import ParquetRows, find_inputs
-from headhunt.delivery.corpus.label import MANIFEST, SUCCESS, label_corpus
+from headhunt.delivery.corpus import label_corpus
+from headhunt.delivery.corpus.manifest import MANIFEST, SUCCESS
 from headhunt.engine import api
 from headhunt.errors import DataError, HeadhuntError, ModelError
 from headhunt.spec import Recipe, Spec
@@ -31,7 +31,7 @@ SHARD = 32  # rows of a shard in these tests
 
 @pytest.fixture(scope="module")
 def models(encoders, tmp_path_factory):
-    """A tiny model by what it predicts, with the folder it is saved in."""
+    """Return the folder of a tiny model and its predictor, by problem type."""
     made: dict[str, tuple[Path, object]] = {}
     texts, labels = sentences(40)
     several = [[label, "long"] if len(text) > 20 else [label] for text, label in zip(texts, labels, strict=True)]
@@ -74,40 +74,46 @@ def label(model: Path, source: object, out: object, **options):
 
 
 def read(out: Path) -> list[dict]:
-    """All shards, in the order of their names, as any reader of Parquet folders sees them."""
+    """Read all shards as any reader of Parquet folders does."""
     return pq.read_table(out).to_pylist()
 
 
-def check_rows(found: list[dict], predictor, table: pa.Table) -> None:
+def check_rows(rows: list[dict], predictor, table: pa.Table) -> None:
     texts_b = table["text_b"].to_pylist() if "text_b" in table.column_names else None
     expected = predictor.predict(table["text"].to_pylist(), texts_b)
-    assert [row["id"] for row in found] == table["id"].to_pylist()
-    assert [row["text"] for row in found] == table["text"].to_pylist()
-    for row, answer in zip(found, expected, strict=True):
+    assert [row["id"] for row in rows] == table["id"].to_pylist()
+    assert [row["text"] for row in rows] == table["text"].to_pylist()
+    for row, prediction in zip(rows, expected, strict=True):
         assert row["problem"] is None
-        if isinstance(answer.label, float):
-            assert row["label"] == pytest.approx(answer.label, abs=1e-4) and row["probability"] is None
+        if isinstance(prediction.label, float):
+            assert row["label"] == pytest.approx(prediction.label, abs=1e-4) and row["probability"] is None
             continue
-        assert row["label"] == answer.label
-        if answer.probability is None:
+        assert row["label"] == prediction.label
+        if prediction.probability is None:
             assert row["probability"] is None
         else:
-            assert row["probability"] == pytest.approx(answer.probability, abs=1e-5)
+            assert row["probability"] == pytest.approx(prediction.probability, abs=1e-5)
         if "probabilities" in row:
-            assert row["probabilities"] == pytest.approx(answer.probabilities, abs=1e-5)
+            assert row["probabilities"] == pytest.approx(prediction.probabilities, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair"]
 )
-def test_every_row_gets_what_predict_gives(tmp_path, models, problem_type):
+def test_label_corpus_gives_the_predictions_of_the_model(tmp_path, models, problem_type):
     model, predictor = models(problem_type)
     table = corpus(150)
     if problem_type == "pair":
         table = table.append_column("text_b", pa.array(corpus(150, 7)["text"].to_pylist()))
     write(table, tmp_path / "in" / "a.parquet")
-    found = label(model, tmp_path / "in", tmp_path / "out", probabilities=problem_type != "regression")
-    assert (found.rows, found.labelled, found.shards, found.problems, found.whole) == (150, 150, 5, {}, True)
+    summary = label(model, tmp_path / "in", tmp_path / "out", probabilities=problem_type != "regression")
+    assert (summary.rows, summary.labelled, summary.shards, summary.problems, summary.complete) == (
+        150,
+        150,
+        5,
+        {},
+        True,
+    )
     rows = read(tmp_path / "out")
     check_rows(rows, predictor, table)
     assert [row["row"] for row in rows] == list(range(1, 151))
@@ -116,59 +122,14 @@ def test_every_row_gets_what_predict_gives(tmp_path, models, problem_type):
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl", ".jsonl.gz"])
-def test_formats(tmp_path, models, ending):
+def test_label_corpus_reads_every_format(tmp_path, models, ending):
     model, predictor = models()
     write(corpus(70), tmp_path / f"a{ending}")
     label(model, tmp_path / f"a{ending}", tmp_path / "out")
     check_rows(read(tmp_path / "out"), predictor, corpus(70))
 
 
-@pytest.mark.parametrize(
-    ("source", "taken"),
-    [
-        ("in/*.parquet", ["a", "b"]),
-        ("in/[!a]*.parquet", ["b"]),
-        ("in/**/*.parquet", ["a", "b", "deep/c"]),
-        ("in/de?p/*", ["deep/c"]),
-        ("in", ["a", "b", "deep/c"]),
-        ("in/b.parquet", ["b"]),
-        ("file://{}/in/a*", ["a"]),
-    ],
-)
-def test_files_are_found(tmp_path, source, taken):
-    for name in ("a", "b", "deep/c", "deep/_temporary/d", ".hidden"):
-        write(corpus(1), tmp_path / "in" / f"{name}.parquet")
-    (tmp_path / "in" / "readme.txt").write_text("not data")
-    source = source.format(tmp_path) if "://" in source else str(tmp_path / source)
-    root, files = find_inputs(source)
-    assert root == ""
-    assert [file.path for file in files] == [f"{tmp_path}/in/{name}.parquet" for name in taken]
-
-
-def test_nothing_found_is_told(tmp_path):
-    for source in ("none.parquet", "*.parquet", "no/such/*.csv"):
-        with pytest.raises(DataError, match="input must"):
-            find_inputs(str(tmp_path / source))
-    with pytest.raises(DataError, match="address of a store"):
-        find_inputs("nothing://here/x.parquet")
-
-
-def test_any_stretch_of_a_parquet_file_is_read_as_it_is(tmp_path):
-    table = pa.table({"n": range(1000), "text": [f"text {i}" for i in range(1000)]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=170)
-    from pyarrow.fs import LocalFileSystem
-
-    rows = ParquetRows(LocalFileSystem(), str(tmp_path / "a.parquet"))
-    rows._step = 48
-    rng = np.random.default_rng(0)
-    stretches = [(0, 100), (100, 171), (500, 600), (600, 601), (10, 1000), (999, 1000), (0, 1)]
-    stretches += [tuple(sorted(rng.integers(0, 1001, 2).tolist())) for _ in range(50)]
-    for start, stop in stretches:
-        found = [number for piece, _ in rows.read(start, stop) for number in piece["n"].to_pylist()]
-        assert found == list(range(start, stop)), (start, stop)
-
-
-def test_columns_are_taken_over_or_left(tmp_path, models):
+def test_label_corpus_keeps_the_requested_columns(tmp_path, models):
     model, _ = models()
     table = corpus(5).append_column("label", pa.array(["x"] * 5)).append_column("input_label", pa.array([1] * 5))
     write(table, tmp_path / "a.parquet")
@@ -182,7 +143,7 @@ def test_columns_are_taken_over_or_left(tmp_path, models):
     assert pq.read_table(tmp_path / "none").column_names == ours
 
 
-def test_bad_rows_are_told_apart(tmp_path, models):
+def test_label_corpus_reports_the_problem_of_each_bad_row(tmp_path, models):
     model, predictor = models()
     texts = ["a good movie", None, "bad", "   ", "x" * (2 << 20), "great", ""]
     raw = [None if text is None else text.encode() for text in [*texts, "plot"]]
@@ -190,19 +151,19 @@ def test_bad_rows_are_told_apart(tmp_path, models):
     buffers = pa.array(raw, pa.binary())
     column = pa.StringArray.from_buffers(len(raw), buffers.buffers()[1], buffers.buffers()[2], buffers.buffers()[0])
     pq.write_table(pa.table({"id": range(8), "text": column}), tmp_path / "a.parquet")
-    found = label(model, tmp_path / "a.parquet", tmp_path / "out", keep=["id"])
+    summary = label(model, tmp_path / "a.parquet", tmp_path / "out", keep=["id"])
     rows = read(tmp_path / "out")
     expected = [None, "no text", None, "no text", "more than 1 MB of text", "not UTF-8", "no text", None]
     assert [row["problem"] for row in rows] == expected
     assert [row["label"] is None for row in rows] == [problem is not None for problem in expected]
-    good = [answer.label for answer in predictor.predict(["a good movie", "bad", "plot"])]
+    good = [prediction.label for prediction in predictor.predict(["a good movie", "bad", "plot"])]
     assert [row["label"] for row in rows if row["label"]] == good
-    assert found.problems == {"no text": 3, "more than 1 MB of text": 1, "not UTF-8": 1}
-    assert (found.rows, found.labelled, found.whole) == (8, 3, True)
+    assert summary.problems == {"no text": 3, "more than 1 MB of text": 1, "not UTF-8": 1}
+    assert (summary.rows, summary.labelled, summary.complete) == (8, 3, True)
 
 
 @pytest.mark.parametrize("problem_type", ["multi_label_classification", "regression"])
-def test_bad_rows_of_other_kinds(tmp_path, models, problem_type):
+def test_label_corpus_handles_bad_rows_of_other_problem_types(tmp_path, models, problem_type):
     model, predictor = models(problem_type)
     pq.write_table(pa.table({"text": ["a good movie", None, "bad"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": pa.nulls(3, pa.string())}), tmp_path / "b.parquet")
@@ -215,12 +176,12 @@ def test_bad_rows_of_other_kinds(tmp_path, models, problem_type):
         assert [row["probabilities"] is None for row in rows] == [False, True, False, True, True, True]
 
 
-def test_lines_that_cannot_be_read_keep_their_place(tmp_path, models):
+def test_label_corpus_numbers_unreadable_lines(tmp_path, models):
     model, _ = models()
     (tmp_path / "a.csv").write_text("id,text\n1,good movie\n2,bad,film,again\n3,great\n4,\n")
     lines = ['{"id": 1, "text": "good"}', "{broken", '{"id": 3, "text": 17}', "", '{"id": 4, "text": "bad"}', "[1]"]
     (tmp_path / "b.jsonl").write_text("\n".join(lines) + "\n")
-    found = label(model, tmp_path / "[ab].*", tmp_path / "out", text="text")
+    summary = label(model, tmp_path / "[ab].*", tmp_path / "out", text="text")
     rows = read(tmp_path / "out")
     assert [(row["row"], row["problem"]) for row in rows] == [
         (1, None),
@@ -233,34 +194,34 @@ def test_lines_that_cannot_be_read_keep_their_place(tmp_path, models):
         (4, None),
         (5, "not readable"),
     ]
-    assert found.problems == {"not readable": 3, "no text": 1, "not text": 1}
+    assert summary.problems == {"not readable": 3, "no text": 1, "not text": 1}
 
 
-def test_files_that_cannot_be_read_are_listed_and_the_rest_is_labelled(tmp_path, models):
+def test_label_corpus_lists_unreadable_files_and_labels_the_rest(tmp_path, models):
     model, predictor = models()
     write(corpus(40), tmp_path / "b.parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 this is not one")
     (tmp_path / "c.csv").write_bytes(b"id,text\n1,caf\xe9\n")
     write(pa.table({"other": ["x"]}), tmp_path / "d.parquet")
     write(pa.table({"id": [1], "text": [5]}), tmp_path / "e.parquet")
-    damaged = bytearray((tmp_path / "b.parquet").read_bytes())
     write(corpus(2000), tmp_path / "f.parquet")
     damaged = bytearray((tmp_path / "f.parquet").read_bytes())
     at = len(damaged) // 2
     damaged[at : at + 200] = b"\xff" * 200
     (tmp_path / "f.parquet").write_bytes(damaged)
-    found = label(model, tmp_path / "*.*", tmp_path / "out", shard_rows=100)
-    told = {Path(path).name: reason for path, reason in found.unreadable.items()}
-    assert sorted(told) == ["a.parquet", "c.csv", "d.parquet", "e.parquet", "f.parquet"]
-    assert "UTF-8" in told["c.csv"] and "no column 'text'" in told["d.parquet"] and "not text" in told["e.parquet"]
-    assert told["f.parquet"].startswith("rows ")
+    summary = label(model, tmp_path / "*.*", tmp_path / "out", shard_rows=100)
+    reasons = {Path(path).name: reason for path, reason in summary.unreadable.items()}
+    assert sorted(reasons) == ["a.parquet", "c.csv", "d.parquet", "e.parquet", "f.parquet"]
+    assert "UTF-8" in reasons["c.csv"] and "not text" in reasons["e.parquet"]
+    assert "no column 'text'" in reasons["d.parquet"]
+    assert reasons["f.parquet"].startswith("rows ")
     check_rows([row for row in read(tmp_path / "out") if row["source"].endswith("b.parquet")], predictor, corpus(40))
-    assert 40 < found.rows < 2040 and not found.whole
+    assert 40 < summary.rows < 2040 and not summary.complete
     assert not (tmp_path / "out" / SUCCESS).exists()
-    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["result"]["unreadable"] == found.unreadable
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["result"]["unreadable"] == summary.unreadable
 
 
-def test_no_readable_file_is_an_error(tmp_path, models):
+def test_label_corpus_refuses_an_input_without_readable_file(tmp_path, models):
     (tmp_path / "a.parquet").write_bytes(b"no")
     with pytest.raises(DataError, match="No file of the input can be read"):
         label(models()[0], tmp_path / "*.parquet", tmp_path / "out")
@@ -268,7 +229,7 @@ def test_no_readable_file_is_an_error(tmp_path, models):
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "pair"])
-def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, problem_type):
+def test_label_corpus_with_an_onnx_export(tmp_path, models, problem_type):
     pytest.importorskip("onnxruntime")
     from headhunt.delivery.onnx.export import export
 
@@ -282,7 +243,7 @@ def test_an_onnx_export_labels_a_corpus_too(tmp_path, models, problem_type):
     check_rows(read(tmp_path / "out"), predictor, table)
 
 
-def test_how_it_goes_is_told_in_a_log(capsys, monkeypatch):
+def test_rows_view_logs_speed_and_remaining_time(capsys, monkeypatch):
     from headhunt.report import terminal as progress
 
     clock = iter([0.0, 50.0, 60.0, 100.0])
@@ -299,7 +260,7 @@ def test_how_it_goes_is_told_in_a_log(capsys, monkeypatch):
     ]
 
 
-def test_a_second_run_does_only_what_is_missing(tmp_path, models):
+def test_second_job_makes_only_missing_shards(tmp_path, models):
     model, predictor = models()
     write(corpus(150), tmp_path / "a.parquet")
     label(model, tmp_path / "a.parquet", tmp_path / "out")
@@ -307,31 +268,31 @@ def test_a_second_run_does_only_what_is_missing(tmp_path, models):
     before = {path: path.stat().st_mtime_ns for path in shards}
     shards[1].unlink()
     shards[2].write_bytes(b"damaged")
-    (tmp_path / "out" / ".part-x.tmp").write_bytes(b"left by one that was killed")
-    found = label(model, tmp_path / "a.parquet", tmp_path / "out")
-    assert (found.rows, found.earlier) == (150, 150 - 2 * SHARD)
+    (tmp_path / "out" / ".part-x.partial").write_bytes(b"of a worker that was killed")
+    summary = label(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert (summary.rows, summary.earlier) == (150, 150 - 2 * SHARD)
     after = {path: path.stat().st_mtime_ns for path in shards}
     assert [path for path in shards if before[path] != after[path]] == shards[1:3]
     check_rows(read(tmp_path / "out"), predictor, corpus(150))
-    assert not (tmp_path / "out" / ".part-x.tmp").exists()
+    assert not (tmp_path / "out" / ".part-x.partial").exists()
 
 
-def test_another_run_into_the_same_folder_is_refused(tmp_path, models):
+def test_different_job_into_the_same_folder_is_refused(tmp_path, models):
     model, _ = models()
     write(corpus(40), tmp_path / "in" / "a.parquet")
     source, out = tmp_path / "in" / "*.parquet", tmp_path / "out"
     label(model, source, out)
-    for options, told in (
-        ({"keep": ["id"]}, "--keep was None and is"),
-        ({"probabilities": True}, "--probabilities was False"),
-        ({"shard_rows": 7}, "--shard-rows was 32 and is 7"),
+    for options, message in (
+        ({"keep": ["id"]}, r"keep= was None and is \['id'\]"),
+        ({"probabilities": True}, "probabilities= was False and is True"),
+        ({"shard_rows": 7}, "shard_rows= was 32 and is 7"),
     ):
-        with pytest.raises(HeadhuntError, match=told):
+        with pytest.raises(HeadhuntError, match=message):
             label(model, source, out, **options)
-    with pytest.raises(HeadhuntError, match="the model is another"):
+    with pytest.raises(HeadhuntError, match="the model differs"):
         label(models("multi_label_classification")[0], source, out)
     write(corpus(40), tmp_path / "in" / "b.parquet")
-    with pytest.raises(HeadhuntError, match=r"1 input file more \('b.parquet'\)"):
+    with pytest.raises(HeadhuntError, match=r"1 input file added \('b.parquet'\)"):
         label(model, source, out)
     (tmp_path / "in" / "b.parquet").unlink()
     write(corpus(41), tmp_path / "in" / "a.parquet")
@@ -339,27 +300,27 @@ def test_another_run_into_the_same_folder_is_refused(tmp_path, models):
         label(model, source, out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.doc").write_text("mine")
-    with pytest.raises(HeadhuntError, match="holds other files"):
+    with pytest.raises(HeadhuntError, match="has other files"):
         label(model, source, tmp_path / "other")
-    with pytest.raises(ModelError, match="folder that Headhunt saved"):
+    with pytest.raises(ModelError, match="directory that Headhunt saved"):
         label(tmp_path, source, tmp_path / "new")
 
 
 @pytest.mark.parametrize(("when", "rows"), [("begin", 0), ("advance", SHARD)])
-def test_a_file_that_changes_meanwhile_is_told(tmp_path, models, when, rows):
+def test_label_corpus_reports_a_file_that_changes_meanwhile(tmp_path, models, when, rows):
     model, _ = models()
     write(corpus(100), tmp_path / "a.parquet")
 
-    def meddle(*_):
+    def change(*_):
         write(corpus(100, 9), tmp_path / "a.parquet")
 
-    view = {"begin": lambda *_: None, "advance": lambda *_: None, "end": lambda: None, when: meddle}
-    found = label(model, tmp_path / "a.parquet", tmp_path / "out", view=SimpleNamespace(**view))
-    assert found.rows == rows
-    assert "changed or removed meanwhile" in found.unreadable[str(tmp_path / "a.parquet")]
+    view = {"begin": lambda *_: None, "advance": lambda *_: None, "end": lambda: None, when: change}
+    summary = label(model, tmp_path / "a.parquet", tmp_path / "out", view=SimpleNamespace(**view))
+    assert summary.rows == rows
+    assert "changed or removed meanwhile" in summary.unreadable[str(tmp_path / "a.parquet")]
 
 
-def test_columns_that_cannot_be_told(tmp_path, models):
+def test_label_corpus_refuses_ambiguous_or_missing_columns(tmp_path, models):
     write(pa.table({"one": ["a b c d"] * 3, "two": ["e f g h"] * 3}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match='text="one" or text="two"'):
         label(models()[0], tmp_path / "a.parquet", tmp_path / "out")
@@ -372,7 +333,7 @@ def test_columns_that_cannot_be_told(tmp_path, models):
 
 @pytest.fixture(scope="module")
 def store():
-    """A store that speaks S3, on loopback."""
+    """Return an object store with the S3 protocol on this machine, and the options of its URLs."""
     pytest.importorskip("moto.server")
     from moto.server import ThreadedMotoServer
 
@@ -395,7 +356,7 @@ def store():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
-def test_from_a_store_into_a_store(tmp_path, models, store, ending, monkeypatch):
+def test_label_corpus_from_and_to_an_object_store(tmp_path, models, store, ending, monkeypatch):
     monkeypatch.setenv("HEADHUNT_CACHE", str(tmp_path / "cache"))
     model, predictor = models()
     made, query = store
@@ -404,8 +365,8 @@ def test_from_a_store_into_a_store(tmp_path, models, store, ending, monkeypatch)
         with made.open_output_stream(f"texts/in/{name}{ending}") as file:
             file.write((tmp_path / f"{name}{ending}").read_bytes())
     out = f"s3://texts/out{ending[1:]}"
-    found = label(model, f"s3://texts/in/*{ending}{query}", out + query)
-    assert (found.rows, found.whole) == (100, True)
+    summary = label(model, f"s3://texts/in/*{ending}{query}", out + query)
+    assert (summary.rows, summary.complete) == (100, True)
     rows = pq.read_table(out.removeprefix("s3://"), filesystem=made).to_pylist()
     check_rows(rows, predictor, pa.concat_tables([corpus(50, 1), corpus(50, 2)]))
     assert rows[0]["source"] == f"s3://texts/in/a{ending}"
@@ -414,7 +375,7 @@ def test_from_a_store_into_a_store(tmp_path, models, store, ending, monkeypatch)
     assert (again.rows, again.earlier) == (100, 82)
 
 
-# A shell that runs the tests in the background makes them deaf to Ctrl-C, and their children too.
+# A shell that runs the tests in the background makes their children ignore SIGINT.
 SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -435,29 +396,29 @@ def start(folder: Path, model: Path, *more: str) -> subprocess.Popen:
     )
 
 
-def wait_for_shards(folder: Path, process: subprocess.Popen, count: int, limit: float = 120) -> int:
-    until = time.time() + limit
-    while len(found := list((folder / "out").glob("part-*"))) < count:
-        assert process.poll() is None and time.time() < until, process.communicate()[0]
+def wait_for_shards(folder: Path, process: subprocess.Popen, count: int, limit: float = 300) -> int:
+    deadline = time.time() + limit
+    while len(shards := list((folder / "out").glob("part-*"))) < count:
+        assert process.poll() is None and time.time() < deadline, process.communicate()[0]
         time.sleep(0.02)
-    return len(found)
+    return len(shards)
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
-    """The processes of the actors that label, of this driver alone."""
+    """Return the process ids of the actors of this driver that label."""
     import psutil
 
-    found = []
+    workers = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if "MapBatches(Labeller)" in " ".join(child.cmdline()):
-                found.append(child.pid)
-    return found
+                workers.append(child.pid)
+    return workers
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_driver_and_workers_are_killed_and_every_row_is_labelled_once(tmp_path, models):
+def test_every_row_is_labelled_once_though_driver_and_workers_are_killed(tmp_path, models):
     model, predictor = models()
     tables = [corpus(1600, seed, seed * 1600) for seed in range(3)]
     for number, table in enumerate(tables):
@@ -479,20 +440,22 @@ def test_driver_and_workers_are_killed_and_every_row_is_labelled_once(tmp_path, 
     os.kill(victims[0], signal.SIGKILL)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
-    assert "rows were labelled before" in out and "4,800 of 4,800 rows labelled" in out
+    assert "rows are labelled already" in out and "4,800 of 4,800 rows labelled" in out
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == at for name, at in kept.items())
     rows = read(tmp_path / "out")
-    whole = pa.concat_tables(tables)
-    assert [row["id"] for row in rows] == whole["id"].to_pylist()
-    expected = predictor.predict(whole["text"].to_pylist())
-    probability = np.array([answer.probability for answer in expected])
-    assert np.abs(np.array([row["probability"] for row in rows]) - probability).max() < 0.02  # may be in 16 bits here
+    table = pa.concat_tables(tables)
+    assert [row["id"] for row in rows] == table["id"].to_pylist()
+    expected = predictor.predict(table["text"].to_pylist())
+    probability = np.array([prediction.probability for prediction in expected])
+    assert (
+        np.abs(np.array([row["probability"] for row in rows]) - probability).max() < 0.02
+    )  # the command may use 16 bits
     assert (tmp_path / "out" / SUCCESS).exists() and not list((tmp_path / "out").glob(".*"))
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_ctrl_c_keeps_what_is_written(tmp_path, models):
+def test_ctrl_c_keeps_finished_shards(tmp_path, models):
     model, _ = models()
     write(corpus(9000), tmp_path / "in" / "a.parquet")
     process = start(tmp_path, model, "--workers", "1", "--shard-rows", "40")
@@ -500,11 +463,11 @@ def test_ctrl_c_keeps_what_is_written(tmp_path, models):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command goes on" in out and "Traceback" not in out
-    found = label(model, tmp_path / "in" / "*.parquet", tmp_path / "out", shard_rows=40)
-    assert found.rows == 9000 and found.earlier >= 80
+    summary = label(model, tmp_path / "in" / "*.parquet", tmp_path / "out", shard_rows=40)
+    assert summary.rows == 9000 and summary.earlier >= 80
 
 
-def test_the_command(tmp_path, models):
+def test_predict_command_labels_a_corpus(tmp_path, models):
     model, _ = models()
     write(corpus(40), tmp_path / "in" / "a.parquet")
     done = start(tmp_path, model, "--workers", "0", "--json")
@@ -515,9 +478,9 @@ def test_the_command(tmp_path, models):
     words = [sys.executable, "-m", "headhunt.cli", "predict", model, "--input", "in", "--out", "two", "--workers", "0"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 3 and "not read: " in done.stderr and "40 of 40 rows" in done.stdout
-    for more, told in (
+    for more, message in (
         (["--out", "x.parquet"], "--out must end in .csv or .jsonl, or be a folder"),
         (["--out", "x.csv", "--workers", "2"], "give --out FOLDER"),
     ):
         done = subprocess.run([*words[:5], "--input", "in", *more], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 2 and told in done.stderr
+        assert done.returncode == 2 and message in done.stderr

@@ -1,4 +1,4 @@
-"""A graph gives what the model gives: at any batch and length, in an environment that has never seen torch."""
+"""ONNX exports predict as the model does, at any batch size and length, without torch."""
 
 from __future__ import annotations
 
@@ -29,21 +29,16 @@ from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec
 from headhunt.training.tokens import SpecialTokens
 
-pytestmark = pytest.mark.xdist_group("onnx")  # one process exports, one environment is made
+pytestmark = pytest.mark.xdist_group("onnx")  # exports and the environment are made once
 
 PAIR = Head(pooling="mean", siamese="concat")
-# What the contract suite does not have: (family, head, pair, problem_type, recipe)
+# Cases that the contract suite does not have: (family, head, pair, problem type, recipe)
 OTHERS = {
     "labels": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
     "number": ("bert", Head(pooling="mean"), False, "regression", Recipe(max_length=60)),
     "middle": ("bert", Head(), False, "single_label_classification", Recipe(max_length=13, truncation="middle")),
-    "long-pairs": (
-        "bert",
-        PAIR,
-        True,
-        "single_label_classification",
-        Recipe(max_length=64),
-    ),  # joined they are longer than the encoder
+    # Joined, these pairs are longer than the encoder's positions.
+    "long-pairs": ("bert", PAIR, True, "single_label_classification", Recipe(max_length=64)),
     "roberta": ("roberta", PAIR, True, "single_label_classification", Recipe(max_length=40)),
     "modernbert": ("modernbert", Head(), True, "regression", Recipe(max_length=40)),
     "distilbert": ("distilbert", Head(), False, "multi_label_classification", Recipe(max_length=40)),
@@ -63,14 +58,10 @@ NASTY = [
 ]
 
 
-def made(encoders, name: str) -> Predictor:
-    """A predictor whose weights are large enough to make any difference visible."""
-    family, (head, pair), problem_type, recipe = (
-        "bert",
-        CASES.get(name, (Head(), False)),
-        "single_label_classification",
-        Recipe(max_length=60),
-    )
+def make_predictor(encoders, name: str) -> Predictor:
+    """Return a predictor with weights large enough to make any difference visible."""
+    head, pair = CASES.get(name, (Head(), False))
+    family, problem_type, recipe = "bert", "single_label_classification", Recipe(max_length=60)
     if name in OTHERS:
         family, head, pair, problem_type, recipe = OTHERS[name]
     encoder = encoders(family)
@@ -87,7 +78,7 @@ def made(encoders, name: str) -> Predictor:
     predictor = Predictor(
         model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
     )
-    if name == "calibrated":  # and evenly undecided, so that labels after its answers are of both classes
+    if name == "calibrated":  # and undecided on average, so that it predicts both classes
         odds = np.log(predictor.outputs(sentences(60, seed=8)[0]))
         last = output_of(predictor.model)
         with torch.no_grad():
@@ -104,13 +95,13 @@ def inputs(predictor: Predictor) -> tuple[list[str], list[str] | None]:
 
 @pytest.fixture(scope="session")
 def exported(encoders, tmp_path_factory):
-    """A predictor and the folder it was exported to, by name; each made once."""
+    """Return a predictor and its export by name; each is made once."""
     done: dict[str, tuple[Predictor, Path, onnx.Export]] = {}
 
     def get(name: str) -> tuple[Predictor, Path, onnx.Export]:
         if name not in done:
             folder = tmp_path_factory.mktemp(name)
-            predictor = made(encoders, name)
+            predictor = make_predictor(encoders, name)
             predictor.save(folder / "model")
             done[name] = predictor, folder / "out", onnx.export(folder / "model", folder / "out")
         return done[name]
@@ -120,7 +111,7 @@ def exported(encoders, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory) -> str:
-    """A Python that has what predict.py asks for and nothing of ours."""
+    """Return a Python that has only the packages predict.py needs."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = str(folder / "bin/python")
@@ -135,88 +126,89 @@ import importlib.util, json, sys
 import numpy as np
 for name in ("torch", "transformers", "headhunt", "onnx"):
     assert importlib.util.find_spec(name) is None, name
-for work in json.load(open(sys.argv[1])):
-    spec = importlib.util.spec_from_file_location("predict", work["folder"] + "/predict.py")
+for case in json.load(open(sys.argv[1])):
+    spec = importlib.util.spec_from_file_location("predict", case["folder"] + "/predict.py")
     predict = importlib.util.module_from_spec(spec)
     sys.modules["predict"] = predict
     spec.loader.exec_module(predict)
-    model = predict.Model(work["folder"], threads=1)
+    model = predict.Model(case["folder"], threads=1)
     for batch in (1, 3, 64):
-        np.save(f"{work['folder']}/{batch}.npy", model.outputs(work["texts"], work["texts_b"], batch=batch))
-    json.dump(model.predict(work["texts"], work["texts_b"]), open(work["folder"] + "/answers.json", "w"))
+        np.save(f"{case['folder']}/{batch}.npy", model.outputs(case["texts"], case["texts_b"], batch=batch))
+    json.dump(model.predict(case["texts"], case["texts_b"]), open(case["folder"] + "/predictions.json", "w"))
 """
 
 
-def check_outside(names, exported, bare, tmp_path) -> None:
-    work = []
+def check_without_torch(names, exported, bare, tmp_path) -> None:
+    cases = []
     for name in names:
         predictor, folder, _ = exported(name)
         texts, texts_b = inputs(predictor)
-        work.append({"folder": str(folder), "texts": texts, "texts_b": texts_b})
-    (tmp_path / "work.json").write_text(json.dumps(work))
+        cases.append({"folder": str(folder), "texts": texts, "texts_b": texts_b})
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
     (tmp_path / "outside.py").write_text(OUTSIDE)
-    command = [bare, "-I", str(tmp_path / "outside.py"), str(tmp_path / "work.json")]
+    command = [bare, "-I", str(tmp_path / "outside.py"), str(tmp_path / "cases.json")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stderr == ""
-    for name, given in zip(names, work, strict=True):
+    for name, case in zip(names, cases, strict=True):
         predictor, folder, _ = exported(name)
-        expected = predictor.outputs(given["texts"], given["texts_b"])
+        expected = predictor.outputs(case["texts"], case["texts_b"])
         for batch in (1, 3, 64):
-            found = np.load(folder / f"{batch}.npy")
-            assert found.shape == expected.shape and found.dtype == np.float32
-            assert np.abs(found - expected).max() < 1e-4, (name, batch)
-        answers = json.loads((folder / "answers.json").read_text())
-        for ours, theirs in zip(answers, predictor.predict(given["texts"], given["texts_b"]), strict=True):
-            assert ours.keys() == vars(theirs).keys()
+            outputs = np.load(folder / f"{batch}.npy")
+            assert outputs.shape == expected.shape and outputs.dtype == np.float32
+            assert np.abs(outputs - expected).max() < 1e-4, (name, batch)
+        predictions = json.loads((folder / "predictions.json").read_text())
+        for prediction, original in zip(predictions, predictor.predict(case["texts"], case["texts_b"]), strict=True):
+            assert prediction.keys() == vars(original).keys()
             if predictor.problem_type == "regression":
-                assert ours["label"] == pytest.approx(theirs.label, abs=1e-4)
-                assert (ours["probability"], ours["probabilities"]) == (None, {})
+                assert prediction["label"] == pytest.approx(original.label, abs=1e-4)
+                assert (prediction["probability"], prediction["probabilities"]) == (None, {})
             else:
-                assert ours["label"] == theirs.label, name
-                assert ours["probabilities"] == pytest.approx(theirs.probabilities, abs=1e-4)
-                assert ours["probability"] == pytest.approx(theirs.probability, abs=1e-4)
+                assert prediction["label"] == original.label, name
+                assert prediction["probabilities"] == pytest.approx(original.probabilities, abs=1e-4)
+                assert prediction["probability"] == pytest.approx(original.probability, abs=1e-4)
 
 
-def test_a_graph_gives_the_same_where_there_is_no_torch(exported, bare, tmp_path):
-    check_outside(FEW, exported, bare, tmp_path)
+def test_export_predicts_as_the_model_without_torch(exported, bare, tmp_path):
+    check_without_torch(FEW, exported, bare, tmp_path)
 
 
 @pytest.mark.slow
-def test_every_head_pair_mode_and_family_gives_the_same_where_there_is_no_torch(exported, bare, tmp_path):
-    check_outside([name for name in [*CASES, *OTHERS] if name not in FEW], exported, bare, tmp_path)
+def test_export_of_every_head_and_family_predicts_as_the_model_without_torch(exported, bare, tmp_path):
+    check_without_torch([name for name in [*CASES, *OTHERS] if name not in FEW], exported, bare, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ what is written
 
 
-def test_what_is_written(exported):
+def test_export_writes_graph_tokenizer_metadata_and_runtime(exported):
     predictor, folder, done = exported("long-pairs")
     assert {"model.onnx", "tokenizer.json", "headhunt.json", "predict.py"} <= {x.name for x in folder.iterdir()}
     assert done.difference < 1e-5 and done.texts == len(onnx.SENTENCES) and done.pair and done.int8 is None
     assert done.bytes == (folder / "model.onnx").stat().st_size
-    card = json.loads((folder / "headhunt.json").read_text())
-    assert card["onnx"] == {"difference": done.difference, "int8": None}
-    assert card["labels"] == list(LABELS) and card["inputs"] == ["input_ids", "attention_mask"] and card["each"]
+    metadata = json.loads((folder / "headhunt.json").read_text())
+    assert metadata["onnx"] == {"difference": done.difference, "int8": None}
+    assert metadata["labels"] == list(LABELS) and metadata["inputs"] == ["input_ids", "attention_mask"]
+    assert metadata["siamese"]
     assert [x.name for x in folder.parent.iterdir() if x.name.startswith(".")] == []
     model = runtime.Model(folder)
     assert [node.shape for node in model.session.get_inputs()] == [["batch", "tokens"]] * 2
     assert predictor.model.base_model.config._attn_implementation == "sdpa"
 
 
-def test_a_graph_tells_nothing_of_the_machine_that_made_it(exported):
+def test_graph_has_no_paths_of_this_machine(exported):
     for name in ("plain", "long-pairs"):
         content = (exported(name)[1] / "model.onnx").read_bytes()
         assert str(Path(onnx.__file__).parents[2]).encode() not in content
         assert b"site-packages" not in content and b".py" not in content
 
 
-def test_predict_py_is_the_runtime_and_asks_for_three_packages():
+def test_runtime_imports_only_three_packages():
     imports = re.findall(r"^(?:import|from) (\w+)", Path(runtime.__file__).read_text(), re.MULTILINE)
     assert {name for name in imports if name not in sys.stdlib_module_names} == {"numpy", "onnxruntime", "tokenizers"}
 
 
-def test_a_folder_appears_whole_or_not_at_all(exported, tmp_path, monkeypatch):
+def test_export_writes_a_complete_folder_or_nothing(exported, tmp_path, monkeypatch):
     source = exported("plain")[1].parent / "model"
     monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
     with pytest.raises(ModelError, match=r"must be within -1 .* Nothing was written"):
@@ -224,25 +216,25 @@ def test_a_folder_appears_whole_or_not_at_all(exported, tmp_path, monkeypatch):
     assert list((tmp_path / "deep").iterdir()) == []
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
-    with pytest.raises(ModelError, match="has something in it"):
+    with pytest.raises(ModelError, match="is not empty"):
         onnx.export(source, tmp_path / "full")
     assert [x.name for x in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
-def test_a_graph_that_is_wrong_is_refused(exported, tmp_path, monkeypatch):
-    """The comparison is what stands between a bad exporter and the user: other weights than the model's are found."""
+def test_compare_detects_other_weights_and_tokens(exported, tmp_path, monkeypatch):
+    """Compare an export with weights, then with a maximum length, that are not the model's."""
     predictor, folder, _ = exported("plain")
     other = exported("calibrated")[1]
     shutil.copytree(folder, tmp_path / "mixed")
     shutil.copy(other / "model.onnx", tmp_path / "mixed")
     assert onnx.compare(predictor, runtime.Model(tmp_path / "mixed"), NASTY, None) > 0.01
-    card = json.loads((folder / "headhunt.json").read_text())
-    (tmp_path / "mixed" / "headhunt.json").write_text(json.dumps({**card, "max_length": 20}))
+    metadata = json.loads((folder / "headhunt.json").read_text())
+    (tmp_path / "mixed" / "headhunt.json").write_text(json.dumps({**metadata, "max_length": 20}))
     with pytest.raises(ModelError, match="same tokens"):
         onnx.compare(predictor, runtime.Model(tmp_path / "mixed"), NASTY, None)
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_load_runtime_names_missing_packages(monkeypatch):
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else True)
     with pytest.raises(ModelError, match=r'needs onnxscript, .* "headhunt\[onnx\]"'):
         onnx.load_runtime()
@@ -253,7 +245,7 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.fixture
 def rows(exported, tmp_path) -> Path:
-    """Rows labelled with what the model in 32 bits says of them."""
+    """Write rows labelled with the predictions of the model in 32 bits."""
     predictor, texts = exported("calibrated")[0], sentences(60, seed=8)[0]
     lines = [("text", "label"), *((text, x.label) for text, x in zip(texts, predictor.predict(texts), strict=True))]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -261,31 +253,33 @@ def rows(exported, tmp_path) -> Path:
     return tmp_path / "rows.csv"
 
 
-def test_8_bits_are_judged_by_score_and_taken_or_refused(exported, rows, tmp_path):
+def test_int8_is_accepted_or_refused_by_its_score(exported, rows, tmp_path):
     _, folder, full = exported("calibrated")
     source = folder.parent / "model"
-    taken = onnx.export(source, tmp_path / "taken", int8=True, data=rows, max_loss=100)
-    assert taken.int8 and taken.int8.accepted and taken.int8.fp32 == 1.0 and taken.int8.rows == 60
-    assert taken.int8.loss == pytest.approx(100 * (1 - taken.int8.int8))
-    assert taken.texts == len(onnx.SENTENCES) + 60, "logits are compared on the task's own texts"
-    content = (tmp_path / "taken" / "model.onnx").read_bytes()
+    accepted = onnx.export(source, tmp_path / "accepted", int8=True, data=rows, max_loss=100)
+    assert accepted.int8 and accepted.int8.accepted and accepted.int8.fp32 == 1.0 and accepted.int8.rows == 60
+    assert accepted.int8.loss == pytest.approx(100 * (1 - accepted.int8.int8))
+    assert accepted.texts == len(onnx.SENTENCES) + 60, "logits are compared on the task's own texts"
+    content = (tmp_path / "accepted" / "model.onnx").read_bytes()
     assert b"MatMulInteger" in content or b"DynamicQuantizeLinear" in content
-    assert taken.bytes == len(content)
+    assert accepted.bytes == len(content)
     refused = onnx.export(source, tmp_path / "refused", int8=True, data=rows, max_loss=-1)
-    assert refused.int8 and not refused.int8.accepted and refused.int8.int8 == taken.int8.int8
+    assert refused.int8 and not refused.int8.accepted and refused.int8.int8 == accepted.int8.int8
     assert (tmp_path / "refused" / "model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
     names = {"model.onnx", "tokenizer.json", "headhunt.json", "predict.py"}
     assert (
-        {x.name for x in (tmp_path / "taken").iterdir()} == {x.name for x in (tmp_path / "refused").iterdir()} == names
+        {x.name for x in (tmp_path / "accepted").iterdir()}
+        == {x.name for x in (tmp_path / "refused").iterdir()}
+        == names
     )
     assert full.bytes == refused.bytes
-    card = json.loads((tmp_path / "taken" / "headhunt.json").read_text())
-    assert card["onnx"]["int8"] == asdict(taken.int8)
+    metadata = json.loads((tmp_path / "accepted" / "headhunt.json").read_text())
+    assert metadata["onnx"]["int8"] == asdict(accepted.int8)
 
 
-def test_8_bits_need_labelled_rows(exported, rows, tmp_path):
+def test_int8_needs_labelled_rows(exported, rows, tmp_path):
     source = exported("calibrated")[1].parent / "model"
-    with pytest.raises(ModelError, match=r"labelled rows; found none .* --data FILE"):
+    with pytest.raises(ModelError, match=r"labelled rows .* found none .* data="):
         onnx.export(source, tmp_path / "out", int8=True)
     (tmp_path / "texts.csv").write_text("text\ngood\nbad\n")
     with pytest.raises(DataError, match="column"):
@@ -293,7 +287,7 @@ def test_8_bits_need_labelled_rows(exported, rows, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_8_bits_are_judged_on_a_runs_validation_rows_and_never_on_its_test_rows(exported, rows, tmp_path):
+def test_int8_uses_the_validation_rows_of_a_run_and_never_its_test_rows(exported, rows, tmp_path):
     predictor = exported("calibrated")[0]
     (tmp_path / "data").mkdir()
     lines = rows.read_text().splitlines()
@@ -303,8 +297,8 @@ def test_8_bits_are_judged_on_a_runs_validation_rows_and_never_on_its_test_rows(
     for file in (tmp_path / "run" / "task").glob("test.*"):
         file.unlink()
     predictor.save(tmp_path / "run" / "model")
-    found, source = onnx.labelled_rows(predictor, tmp_path / "run" / "model", None, {})
-    assert len(found) == 20 and "validation" in source and found.texts()[0] == lines[21].split(",")[0]
+    split, source = onnx.labelled_rows(predictor, tmp_path / "run" / "model", None, {})
+    assert len(split) == 20 and "validation" in source and split.texts()[0] == lines[21].split(",")[0]
 
 
 # ------------------------------------------------------------------------------------------------ the runtime
@@ -313,15 +307,15 @@ def test_8_bits_are_judged_on_a_runs_validation_rows_and_never_on_its_test_rows(
 @pytest.mark.parametrize("name", ["plain", "cross", "siamese-cosine"])
 @pytest.mark.parametrize("truncation", ["end", "middle"])
 @pytest.mark.parametrize("max_length", [8, 9, 14, 60])
-def test_texts_are_cut_into_the_same_tokens(encoders, exported, tmp_path, name, truncation, max_length):
-    predictor, folder = made(encoders, name), tmp_path / "out"
+def test_runtime_gives_the_tokens_of_the_predictor(encoders, exported, tmp_path, name, truncation, max_length):
+    predictor, folder = make_predictor(encoders, name), tmp_path / "out"
     check_tokens(predictor, exported("plain")[1], folder, truncation, max_length)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("truncation", ["end", "middle"])
-def test_texts_are_cut_into_the_same_tokens_by_a_real_tokenizer(minilm, exported, tmp_path, pair, truncation):
+def test_runtime_gives_the_tokens_of_a_real_tokenizer(minilm, exported, tmp_path, pair, truncation):
     tokenizer = load_tokenizer(minilm)
     model = exported("plain")[0].model
     predictor = Predictor(
@@ -341,7 +335,7 @@ def check_tokens(predictor: Predictor, graph: Path, folder: Path, truncation: st
     predictor.recipe, predictor.spec = recipe, replace(predictor.spec, recipe=recipe)
     folder.mkdir()
     onnx.write_companions(predictor, folder)
-    onnx.write_card(predictor, folder / "headhunt.json", ["input_ids"])
+    onnx.write_metadata(predictor, folder / "headhunt.json", ["input_ids"])
     shutil.copy(graph / "model.onnx", folder)
     texts = [*NASTY, *(" ".join(WORDS[:n]) for n in range(1, 20))]
     others = [*texts[7:], *texts[:7]] if predictor.pair else None
@@ -353,58 +347,60 @@ def check_tokens(predictor: Predictor, graph: Path, folder: Path, truncation: st
         assert [int(j >= row.second) for j in range(len(row))] == types[i, : len(row)].tolist()
 
 
-def test_answers_are_finite_however_large_the_logits(exported, monkeypatch):
+def test_runtime_outputs_are_finite_for_large_logits(exported, monkeypatch):
     for name in ("plain", "labels"):
         model = runtime.Model(exported(name)[1])
         huge = np.array([[1e30, -1e30, 0], [-1e4, -1e4, -1e4], [90, 89, 88]], np.float32)[:, : len(model.labels)]
         monkeypatch.setattr(model, "logits", lambda rows, huge=huge: huge)
-        found = model.run([None, None, None])  # type: ignore[list-item]
+        outputs = model.run([None, None, None])  # type: ignore[list-item]
         logits = torch.from_numpy(huge)
         expected = logits.softmax(-1) if name == "plain" else logits.sigmoid()
-        assert np.abs(found - expected.numpy()).max() < 1e-6
+        assert np.abs(outputs - expected.numpy()).max() < 1e-6
 
 
-def test_the_runtime_refuses_what_means_nothing(exported):
-    one, two = runtime.Model(exported("plain")[1]), runtime.Model(exported("long-pairs")[1])
-    assert one.outputs([]).shape == (0, 2) and two.outputs([], []).shape == (0, 2)
+def test_runtime_refuses_invalid_texts(exported):
+    single, pairs = runtime.Model(exported("plain")[1]), runtime.Model(exported("long-pairs")[1])
+    assert single.outputs([]).shape == (0, 2) and pairs.outputs([], []).shape == (0, 2)
     assert runtime.Model(exported("number")[1]).outputs([]).shape == (0,)
-    assert one.predict("good")[0].keys() == {"label", "probability", "probabilities"}
-    for model, given, message in [
-        (one, (["a"], ["b"]), "takes one text for each answer; found two"),
-        (two, (["a"],), "takes two texts for each answer; found one"),
-        (two, (["a", "b"], ["c"]), "found 2 and 1"),
-        (one, ("a",), "found one string"),
+    assert single.predict("good")[0].keys() == {"label", "probability", "probabilities"}
+    for model, texts, message in [
+        (single, (["a"], ["b"]), "takes one text for each prediction; found two"),
+        (pairs, (["a"],), "takes two texts for each prediction; found one"),
+        (pairs, (["a", "b"], ["c"]), "found 2 and 1"),
+        (single, ("a",), "found one string"),
     ]:
         with pytest.raises(ValueError, match=message):
-            model.outputs(*given)
+            model.outputs(*texts)
     with pytest.raises(ValueError, match="export again"):
         runtime.Model(exported("plain")[1].parent / "model")
 
 
-def test_predict_py_answers_from_the_command_line(exported, bare):
-    def ask(name: str, *texts: str, piped: str | None = None) -> subprocess.CompletedProcess[str]:
+def test_predict_py_prints_predictions(exported, bare):
+    def predict(name: str, *texts: str, piped: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [bare, "-I", str(exported(name)[1] / "predict.py"), *texts]
         return subprocess.run(command, input=piped, capture_output=True, text=True, encoding="utf-8")
 
-    def lines(name: str, *given: list[str]) -> list[str]:
-        found = exported(name)[0].predict(*given)
-        words = ["|".join(x.label) if isinstance(x.label, list) else x.label for x in found]
-        return [w if x.probability is None else f"{w}\t{x.probability:.4f}" for w, x in zip(words, found, strict=True)]
+    def expected_lines(name: str, *texts: list[str]) -> list[str]:
+        lines = []
+        for prediction in exported(name)[0].predict(*texts):
+            label = "|".join(prediction.label) if isinstance(prediction.label, list) else prediction.label
+            lines.append(label if prediction.probability is None else f"{label}\t{prediction.probability:.4f}")
+        return lines
 
     texts = [text for text in NASTY if "\n" not in text]
-    done = ask("plain", piped="\ufeff" + "".join(text + "\r\n" for text in texts))
-    assert (done.stderr, done.stdout.splitlines()) == ("", lines("plain", texts))
-    assert ask("plain", "good film", "bad").stdout.splitlines() == lines("plain", ["good film", "bad"])
-    assert ask("labels", "good").stdout.splitlines() == lines("labels", ["good"])
-    assert float(ask("number", "good").stdout) == pytest.approx(
+    done = predict("plain", piped="\ufeff" + "".join(text + "\r\n" for text in texts))
+    assert (done.stderr, done.stdout.splitlines()) == ("", expected_lines("plain", texts))
+    assert predict("plain", "good film", "bad").stdout.splitlines() == expected_lines("plain", ["good film", "bad"])
+    assert predict("labels", "good").stdout.splitlines() == expected_lines("labels", ["good"])
+    assert float(predict("number", "good").stdout) == pytest.approx(
         exported("number")[0].predict("good")[0].label, abs=1e-4
     )
-    pairs = lines("long-pairs", ["good", "a"], ["bad", "film"])
-    assert ask("long-pairs", "good", "bad", "a", "film").stdout.splitlines() == pairs
-    assert ask("long-pairs", piped="good\tbad\na\tfilm\n").stdout.splitlines() == pairs
+    pairs = expected_lines("long-pairs", ["good", "a"], ["bad", "film"])
+    assert predict("long-pairs", "good", "bad", "a", "film").stdout.splitlines() == pairs
+    assert predict("long-pairs", piped="good\tbad\na\tfilm\n").stdout.splitlines() == pairs
     for done, message in [
-        (ask("long-pairs", "one"), "even number of texts; found 1"),
-        (ask("long-pairs", piped="a\tb\nc\n"), "line 2 has 1"),
+        (predict("long-pairs", "one"), "even number of texts; found 1"),
+        (predict("long-pairs", piped="a\tb\nc\n"), "line 2 has 1"),
     ]:
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
 
@@ -412,7 +408,7 @@ def test_predict_py_answers_from_the_command_line(exported, bare):
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def test_the_command(exported, rows, tmp_path):
+def test_export_command_reports_differences_and_scores(exported, rows, tmp_path):
     from typer.testing import CliRunner
 
     from headhunt.cli import app

@@ -1,0 +1,158 @@
+"""Load a model and serve it on a port until the process is stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headhunt.delivery.serve.limits import Limits
+from headhunt.errors import HeadhuntError, ModelError
+from headhunt.run.directory import not_a_model
+from headhunt.storage import cache_dir, hold_lock
+
+if TYPE_CHECKING:
+    from headhunt.delivery.onnx.runtime import Model
+
+EXPORT = """
+import sys
+from headhunt.delivery.onnx.export import export
+from headhunt.errors import HeadhuntError
+try:
+    export(sys.argv[1], sys.argv[2])
+except HeadhuntError as error:
+    sys.exit(str(error))
+"""
+
+
+def serve(
+    folder: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    threads: int | None = None,
+    model_instances: int | None = None,
+    max_batch: int = 32,
+    limits: Limits | None = None,
+    notify: Callable[[str], None] = print,
+) -> None:
+    """Serve a model until the process is asked to stop, then finish the queued requests.
+
+    Args:
+        folder: An ONNX export, or a folder that Headhunt saved.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        token: Token that clients must send, if any.
+        threads: Cores for computing; all cores by default.
+        model_instances: Number of parallel forward passes, which share the threads. One per thread gives the highest
+            throughput; one alone gives the lowest latency.
+        max_batch: Texts of a forward pass.
+        limits: Limits on requests.
+        notify: Called with messages for the user.
+
+    Raises:
+        HeadhuntError: If an argument is invalid, the port is taken, or the model cannot be loaded.
+    """
+    require("fastapi", "uvicorn", "httptools", "orjson", "onnxruntime", "prometheus_client")
+    from prometheus_client import disable_created_metrics
+
+    from headhunt.delivery.serve.server import Server, listen
+    from headhunt.delivery.serve.service import Service
+
+    threads = threads or available_cores()
+    model_instances = min(model_instances or threads, threads)
+    for name, value in (("threads", threads), ("model_instances", model_instances), ("max_batch", max_batch)):
+        if value < 1:
+            raise HeadhuntError(f"{name}= must be at least 1; found {value}.")
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise HeadhuntError("token= must be of printable ASCII characters.")
+    if not is_loopback(host) and not token:
+        notify(f"warning: anyone who reaches {host}:{port} can use this model; set a token, or listen on 127.0.0.1")
+    # A creation time for each counter would double the page without use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    with listen(host, port) as listening_socket:
+        model = load_model(folder, threads // model_instances, notify)
+        service = Service(model, model_instances=model_instances, max_batch=max_batch, limits=limits, token=token)
+        # A thread that has finished a forward pass should not wait for the interpreter longer than a request takes.
+        sys.setswitchinterval(0.0005)
+        Server(service, notify=notify).run([listening_socket])
+
+
+def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) -> Model:
+    """Load an ONNX export, or export a folder that Headhunt saved and load that.
+
+    Args:
+        folder: An export, or a folder that Headhunt saved.
+        threads: Cores for one forward pass.
+        notify: Called before work that takes time.
+
+    Raises:
+        ModelError: If the folder has no model, or a package is missing.
+    """
+    require("onnxruntime", "tokenizers")
+    from headhunt.delivery.onnx.runtime import Model
+
+    folder = Path(folder)
+    if not (folder / "headhunt.json").is_file():
+        raise not_a_model(folder)
+    if not (folder / "model.onnx").is_file():
+        folder = cached_export(folder, notify)
+    try:
+        return Model(folder, threads=threads)
+    except Exception as error:  # a damaged file can make the runtime raise anything
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
+
+
+def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
+    """Return the ONNX export of a saved model in the cache, exporting it first if necessary."""
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    identity = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:24]
+    exports = cache_dir("exports")
+    out = exports / key
+    lock = hold_lock(exports / f"{key}.lock", timeout=-1)
+    try:
+        if (out / "headhunt.json").is_file():
+            notify(f"using the ONNX export of {folder} in {out}")
+            return out
+        notify(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
+        # A process of its own, so that torch does not stay in the memory of the service.
+        command = [sys.executable, "-c", EXPORT, str(folder), str(out)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        lock.release()
+    if done.returncode:
+        raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
+    return out
+
+
+def require(*modules: str) -> None:
+    """Raise an error that says how to install missing packages.
+
+    Raises:
+        ModelError: If a module is missing.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ModelError(f'The service needs {", ".join(missing)}: pip install "headhunt[serve]".')
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server on this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
