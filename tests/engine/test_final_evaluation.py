@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from searches import QUICK, run_search
 import headhunt
 from headhunt.engine import selection
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.selection import evaluate_finalists
+from headhunt.engine.selection import FinalistScores, choose_winner, evaluate_finalists
 from headhunt.engine.verdict import conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
@@ -46,7 +47,9 @@ def test_verdict_sentence_without_comparison():
     assert conclude("accuracy", None, None, "winner").sentence.startswith("Not tested")
     plain = TestResult(9, {"plain": {"accuracy": Score(0.5, 0.4, 0.6)}})
     untrained = conclude("accuracy", plain, None, "plain").sentence
-    assert untrained.startswith("No other candidate was trained in full. The plain head reaches 50.0 %")
+    assert untrained.startswith(
+        "No other candidate was trained in full with a stable result. The plain head reaches 50.0 %"
+    )
     ready = replace(plain, scores={"winner": plain.scores["plain"]})
     early = conclude("accuracy", ready, None, "best so far").sentence
     assert early.startswith("The model that was ready in time reaches 50.0 %")
@@ -96,6 +99,7 @@ class FakeWorkers:
 
 def finalists_of(search, monkeypatch, workers, budget) -> tuple[FinalEvaluation, list]:
     """A final evaluation of two finalists, renumbered 1 and 2, and the plain head."""
+    shutil.rmtree(search.run_dir / "seeds", ignore_errors=True)
     trials = [trial for trial in search.state.leaderboard() if trial.number and trial.best[0] == 2][:2]
     for number, trial in zip((1, 2), trials, strict=True):
         trial.number = number
@@ -119,7 +123,8 @@ def test_finalist_that_collapses_with_another_seed_is_dropped(tmp_path, encoders
     workers = FakeWorkers({(1, 0): "collapsed", (2, 0): "lost"})
     final, (plain, _, second) = finalists_of(search, monkeypatch, workers, TimeBudget(600))
     scores = evaluate_finalists(final, plain)
-    assert scores == {2: [second.best[1], 1.0, 1.0], 0: [plain.best[1], 1.0, 1.0]}
+    assert scores.by_trial == {2: [second.best[1], 1.0, 1.0], 0: [plain.best[1], 1.0, 1.0]}
+    assert scores.collapsed == {1} and choose_winner(final, scores) is second
     assert workers.evaluated == [(1, 0), (2, 0), (0, 0), (2, 1), (2, 0), (0, 0), (2, 1)]
 
 
@@ -129,14 +134,21 @@ def test_finalists_are_evaluated_with_other_seeds_without_a_time_limit(tmp_path,
     workers = FakeWorkers({})
     final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(None))
     scores = evaluate_finalists(final, plain)
-    assert {number: len(values) for number, values in scores.items()} == {1: 3, 2: 3, 0: 3}
+    assert {number: len(values) for number, values in scores.by_trial.items()} == {1: 3, 2: 3, 0: 3}
+
+
+def test_best_other_trial_wins_if_every_finalist_collapses(tmp_path, encoders, monkeypatch):
+    search = run_search(tmp_path, encoders(), trials=9)
+    final, (plain, first, second) = finalists_of(search, monkeypatch, FakeWorkers({}), TimeBudget(None))
+    assert choose_winner(final, FinalistScores({0: [plain.best[1]]}, collapsed={1})) is second
+    assert choose_winner(final, FinalistScores({0: [plain.best[1]], 1: [0.1]}, collapsed={2})) is first
 
 
 def test_finalists_are_not_evaluated_again_without_time(tmp_path, encoders, monkeypatch):
     search = run_search(tmp_path, encoders(), trials=9)
     workers = FakeWorkers({})
     final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(0.01))
-    assert {len(values) for values in evaluate_finalists(final, plain).values()} == {1}
+    assert {len(values) for values in evaluate_finalists(final, plain).by_trial.values()} == {1}
     assert not workers.evaluated
 
 

@@ -97,9 +97,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
     comparison = _compare(final, contest, predictions)
     delivered, source = _deliver(final, contest, comparison)
-    costs = _measure_costs(final, [trial.number for trial in pair] + list(scores))
+    costs = _measure_costs(final, [trial.number for trial in pair] + list(scores.by_trial))
     test = _test_result(final, contest, predictions, source)
-    winner_score = float(np.mean(scores[winner.number])) if winner is not None and winner.number in scores else None
     result = SearchResult(
         reason=reason,
         metric=final.metric,
@@ -114,10 +113,12 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         winner_model=next((path.name for path in contest.models_of(winner)), None),
         winner=_summary(winner),
         plain=_summary(plain),
-        ensemble=_save_ensemble(final, choice.members) if choice.better_than(winner_score) else None,
+        ensemble=_save_ensemble(final, choice.members) if choice.better_than(scores.mean(winner)) else None,
         ensemble_members=tuple(trial.number for trial in choice.members),
         ensemble_score=choice.score,
-        finalists=tuple(Finalist(number, tuple(values), costs.get(number)) for number, values in scores.items()),
+        finalists=tuple(
+            Finalist(number, tuple(values), costs.get(number)) for number, values in scores.by_trial.items()
+        ),
         rungs=summarise_rungs(final.state, final.study.ladder.fractions),
         test=test,
         test_evaluations=final.state.test_evaluations,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,18 +31,29 @@ class EnsembleChoice:
         return self.score is not None and score is not None and self.score > score
 
 
-def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> dict[int, list[float]]:
-    """Return the scores of the finalists and the plain head, with other seeds too where there is time.
+@dataclass(frozen=True)
+class FinalistScores:
+    """The scores of the finalists and the plain head, one per seed."""
 
-    Returns:
-        One score per seed, by trial.
-    """
+    by_trial: dict[int, list[float]]
+    collapsed: set[int] = field(default_factory=set)
+    """Trials that learned nothing with another seed: their first score was luck."""
+
+    def mean(self, trial: Trial | None) -> float | None:
+        """Return the mean score of a trial over its seeds; None if it is not among them."""
+        scores = self.by_trial.get(trial.number) if trial is not None else None
+        return float(np.mean(scores)) if scores else None
+
+
+def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistScores:
+    """Return the scores of the finalists and the plain head, with other seeds too where there is time."""
     finalists = close_to_best(final, final.fully_evaluated())[:FINALISTS]
     scores = {trial.number: [trial.best[1]] for trial in finalists if trial.best}
     if plain is not None and plain.best and plain.best[0] == final.study.ladder.top:
         scores.setdefault(plain.number, [plain.best[1]])
+    result = FinalistScores(scores)
     if len(finalists) < 2:
-        return scores
+        return result
     trials = [final.state.trials[number] for number in scores]
     reserve = final.reserve(finalists[0])
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
@@ -56,7 +67,8 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> dict[int,
         ]
         for request, outcome in final.run(requests, final.before_deadline(reserve)):
             if outcome.outcome == "collapsed" and request.trial != 0:
-                scores.pop(request.trial)  # its first score was luck
+                result.collapsed.add(request.trial)
+                del scores[request.trial]
         trials = [trial for trial in trials if trial.number in scores]
         paths = {trial.number: final.directory.seed_predictions(trial.number, seed) for trial in trials}
         if not all(path.exists() for path in paths.values()):
@@ -65,7 +77,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> dict[int,
             rows, outputs = read_predictions(path)
             targets = final.validation_targets[rows]
             scores[number].append(measure(final.task.problem_type, final.metric, outputs, targets))
-    return scores
+    return result
 
 
 def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[Trial]:
@@ -88,13 +100,18 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
     return close
 
 
-def choose_winner(final: FinalEvaluation, scores: Mapping[int, list[float]]) -> Trial | None:
-    """Return the finalist with the best mean over its seeds; the plain head is not a finalist."""
-    finalists = [number for number in scores if number != 0]
+def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
+    """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
+
+    If no finalist is left, the best other trial wins that did not collapse.
+    """
+    finalists = [final.state.trials[number] for number in scores.by_trial if number != 0]
     if finalists:
-        return final.state.trials[max(finalists, key=lambda number: (float(np.mean(scores[number])), -number))]
-    best = best_with_training_run(final.study, final.folds)
-    return None if best is None or best.number == 0 else best
+        return max(finalists, key=lambda trial: (scores.mean(trial) or 0.0, -trial.number))
+    excluded = {0, *scores.collapsed}
+    others = [trial for trial in final.fully_evaluated() if trial.number not in excluded]
+    best = others[0] if others else best_with_training_run(final.study, final.folds)
+    return None if best is None or best.number in excluded else best
 
 
 def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
