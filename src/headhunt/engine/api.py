@@ -1,4 +1,4 @@
-"""What the commands and Python users call: the one place where data, model, training and evaluation meet."""
+"""Train, score and load one model: the functions behind `headhunt fit`, `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def fit(
     on_report: Callable[[Report], None] | None = None,
     **options: Any,
 ) -> Predictor:
-    """Trains one candidate on the training rows and scores it on the test rows.
+    """Train one candidate on the training rows and score it on the test rows.
 
     Args:
         data: A `Task`, or anything `Task.load` takes.
-        encoder: A Hugging Face name or a folder; the spec's own unless given.
-        spec: The candidate; the plain head with a fair recipe unless given.
-        max_length: Tokens read of a text, the rest is cut; the spec's own number, or 128, unless given.
-        out: Where to save the model; not saved unless given.
-        seed: For the head's first weights, the order of rows, dropout, and a split that has to be made.
-        device: "cuda", "mps" or "cpu"; the fastest there is unless given.
+        encoder: A Hugging Face model name or a directory; by default the spec's.
+        spec: The candidate; by default the plain head with a fair recipe.
+        max_length: Maximum number of tokens per text; by default that of the spec, or 128.
+        out: Directory to save the model in; not saved by default.
+        seed: Random seed.
+        device: "cuda", "mps" or "cpu"; by default the fastest available.
         precision: "auto", "fp32" or "bf16".
         trust_remote_code: Whether code that comes with the encoder may run.
-        on_report: Called as training goes on, about a hundred times.
-        options: Passed on to `Task.load`: text, text_b, label, problem_type, test, limit …
+        on_report: Called about a hundred times during training.
+        options: Passed to `Task.load`: text, text_b, label, problem_type, test, limit …
 
     Returns:
         The trained model. Its `facts["test"]` holds the test scores.
@@ -88,11 +88,20 @@ def fit(
 
 
 def score(predictor: Predictor | Ensemble, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
-    """How good a model is on labelled rows."""
+    """Score a model on labelled rows."""
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
     return evaluate(predictor.problem_type, outputs, rows.targets, predictor.labels)
 
 
-def load(folder: str | Path, *, device: str | None = None, precision: str = "auto") -> Predictor | Ensemble:
-    """Loads a model that `fit` or a search saved, or the mean of the best that a search saved."""
-    return open_model(folder, device=pick_device(device), precision=precision)
+def load(
+    folder: str | Path, *, device: str | None = None, precision: str = "auto", trust_remote_code: bool = False
+) -> Predictor | Ensemble:
+    """Load a model that `fit` or a search saved, or the ensemble of a search.
+
+    Args:
+        folder: The saved model.
+        device: "cuda", "mps" or "cpu"; by default the fastest available.
+        precision: "auto", "fp32" or "bf16".
+        trust_remote_code: Whether code that came with the encoder may run.
+    """
+    return open_model(folder, device=pick_device(device), precision=precision, trust_remote_code=trust_remote_code)

@@ -104,8 +104,11 @@ class Search:
             if trial.best is not None
         ]
 
-    def load(self) -> Predictor:
+    def load(self, *, trust_remote_code: bool = False) -> Predictor:
         """Load the best model.
+
+        Args:
+            trust_remote_code: Whether code that came with the encoder may run.
 
         Raises:
             RunError: If there is none yet.
@@ -115,7 +118,7 @@ class Search:
         folder = self.model_dir
         if folder is None:
             raise RunError(f"{self.run_dir} has no model yet. Resume the search to get one.")
-        return Predictor.load(folder)
+        return Predictor.load(folder, trust_remote_code=trust_remote_code)
 
 
 def search(

@@ -42,7 +42,7 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
     if model == PLAIN:
-        return f"No other candidate was trained in full with a stable result. {score}. headhunt resume RUN --time 10m continues."
+        return f"No other candidate has a stable result. {score}. headhunt resume RUN --time 10m continues."
     return f"{score}; it could not be compared with the plain head. headhunt verdict RUN does it."
 
 
