@@ -1,6 +1,6 @@
 """Find the right head for your encoder.
 
-The names below are the whole front door; each is loaded when first used, so that `import headhunt` loads no torch.
+The names below are the public API. Each is loaded on first use, so that `import headhunt` does not load torch.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Resources:
-    """Where a search runs and what it may do; given with every call, never stored."""
+    """The cluster a search runs on and its permissions; given with every call, never stored."""
 
     ray: str | None = None
     """Address of a Ray cluster."""
@@ -84,7 +84,7 @@ class SearchDriver:
         self._study: Study | None = None
         self._stage = "starting"
         self._ended_before: str | None = None  # why the search had ended when this session began
-        self._seen = 0  # final results that were looked at
+        self._seen = 0  # final results that were handled
         self._best: tuple[tuple[int, float, int], Trial] | None = None
         self._requested: int | None = None  # the trial whose model was last requested
         self._linked: list[str] = []  # models that `best` has pointed to

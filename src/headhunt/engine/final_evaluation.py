@@ -152,7 +152,7 @@ def best_with_training_run(study: Study, folds: int) -> Trial | None:
 
 
 def rank_with_training_run(study: Study, folds: int, trial: Trial, rung: int) -> tuple[int, float, int] | None:
-    """Return the rank of a trial with a complete training run: its rung, its score, then who was first."""
+    """Return the rank of a trial with a complete training run: its rung, its score, then the earlier trial first."""
     score = trial.results[rung].score
     complete = study.ladder.fractions[rung] * folds >= 1 - 1e-9
     return (rung, score, -trial.number) if complete and score is not None else None

@@ -36,7 +36,7 @@ class CostCheck:
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit."""
+        """True if there is any limit."""
         return self._max_latency is not None or self._max_size is not None
 
     def __call__(

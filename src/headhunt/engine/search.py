@@ -85,7 +85,7 @@ class Search:
 
     @property
     def result(self) -> SearchResult | None:
-        """What the search ended with; None while it runs."""
+        """The result of the search; None while it runs."""
         return self.directory.read_result()
 
     @property

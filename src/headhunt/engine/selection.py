@@ -81,7 +81,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
 
 
 def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[Trial]:
-    """Return the best trial and those that its validation rows cannot tell from it, best first."""
+    """Return the best trial and those whose validation score does not differ significantly from it, best first."""
     if not leaderboard:
         return []
     best = leaderboard[0]

@@ -45,7 +45,7 @@ class ModelCost:
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate that could not be told from the best by its validation rows."""
+    """A candidate whose validation score does not differ significantly from the best."""
 
     trial: int
     scores: tuple[float, ...]
@@ -85,7 +85,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the winner is better than the plain head, and what was delivered."""
+    """The comparison of the winner with the plain head, and the delivered model."""
 
     delivered: Delivered
     claim: Claim
@@ -104,7 +104,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search ended with."""
+    """The result of a finished search."""
 
     reason: str
     """Why the search ended."""

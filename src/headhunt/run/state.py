@@ -205,7 +205,7 @@ class State:
         self.model = SavedModel(event.folder, event.trial)
 
     def _request_failed(self, event: RequestFailed) -> None:
-        """Change nothing: the record is for people who look for a reason."""
+        """Change nothing: the event is a record for people."""
 
     def _run_resumed(self, event: RunResumed) -> None:
         # Workers of the last writer are gone; that is not a failure of their trials.

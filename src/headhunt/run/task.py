@@ -42,11 +42,11 @@ class TaskInfo:
     limit: int | None = None
     """The `limit` the data was loaded with."""
     test_given: bool = False
-    """Whether the test rows came from a file of their own."""
+    """Whether the user gave test rows in a separate file."""
 
     @property
     def pair(self) -> bool:
-        """Whether each row has two texts."""
+        """True if each row has two texts."""
         return self.columns.text_b is not None
 
     @property

@@ -185,7 +185,7 @@ class Study:
         return random.Random(f"{self.seed}/{trial}").randrange(2**31)
 
     def _catch_up(self) -> None:
-        """Tell the rungs and the strategy what the ledger holds, in order."""
+        """Pass the events of the ledger to the rungs and the strategy, in order."""
         for trial in self.state.trials:
             if trial.params is not None:
                 self.strategy.started(trial.number, trial.params)
@@ -197,7 +197,7 @@ class Study:
         self._check_target(best.best if best else None)
 
     def _learn(self, number: int, rung: int) -> None:
-        """Tell the rungs, the strategy and the runtime estimates of a final result."""
+        """Pass a final result to the rungs, the strategy and the runtime estimates."""
         trial = self.state.trials[number]
         score = trial.results[rung].score
         fraction = self._rung_fraction(trial, rung)

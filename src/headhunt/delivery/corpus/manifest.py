@@ -47,7 +47,7 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether every row of every file was read."""
+        """True if every row of every file was read."""
         return not self.unreadable
 
 

@@ -1,0 +1,197 @@
+"""Define the architecture of a head as plain data, without torch.
+
+The dataclasses are frozen and convert to JSON. A part that is off is `None`. Widths are not part of the data: the
+builder (`heads.py`) derives them, so that an invalid shape cannot be expressed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+SCHEMA = 1
+
+# The modules of these names are in `heads.py`; a test checks that both lists are equal.
+POOLINGS = {
+    "cls": "the first token's vector",
+    "pooler": "the first token's vector after the encoder's pretrained dense layer and tanh",
+    "mean": "the mean of the token vectors",
+    "max": "the maximum of each feature",
+    "mean_max": "mean and max, concatenated",
+    "attention": "a weighted mean with learned attention weights",
+    "routing": "Heinsen routing (arXiv 2211.11754): tokens vote for four output vectors",
+}
+COMPARISONS = {
+    "difference": "|u - v|",
+    "dot": "u · v, one number",
+    "concat": "[u; v; |u - v|; u * v]",
+    "cosine": "the cosine of u and v, one number",
+}
+SYMMETRIC = ("difference", "dot", "cosine")  # independent of the order of the two texts
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise `ValueError` unless `holds`."""
+    if not holds:
+        raise ValueError(message)
+
+
+def one_of(value: object, names: object, what: str) -> None:
+    """Raise `ValueError`, with the nearest name, unless `value` is one of `names`."""
+    choices = [str(name) for name in names]  # type: ignore[attr-defined]
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{what} must be one of {', '.join(choices)}; found {value!r}.{hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolutions:
+    """Convolutions along the text that keep its length; padding is masked before every layer."""
+
+    layers: int = 1
+    """Number of layers, 1 to 8."""
+    channels: int = 128
+    """Output features of each layer, 1 to 4096."""
+    kernel: int = 3
+    """Kernel size in tokens; odd, 1 to 31."""
+    skip: bool = True
+    """Add each layer's input to its output."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.layers <= 8, f"convolutions.layers must be 1 to 8; found {self.layers}.")
+        require(1 <= self.channels <= 4096, f"convolutions.channels must be 1 to 4096; found {self.channels}.")
+        require(self.kernel in range(1, 32, 2), f"convolutions.kernel must be odd, 1 to 31; found {self.kernel}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Transformer encoder blocks (pre-norm) on the token vectors."""
+
+    layers: int = 1
+    """Number of layers, 1 to 8."""
+    heads: int = 4
+    """Attention heads, 1 to 64; the inner width is rounded up to a multiple."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.layers <= 8, f"blocks.layers must be 1 to 8; found {self.layers}.")
+        require(1 <= self.heads <= 64, f"blocks.heads must be 1 to 64; found {self.heads}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """Hidden layers (linear, GELU, dropout) before the output layer."""
+
+    layers: int = 1
+    """Number of layers, 1 to 8."""
+    width: int = 128
+    """Output features of each layer, 1 to 8192."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.layers <= 8, f"mlp.layers must be 1 to 8; found {self.layers}.")
+        require(1 <= self.width <= 8192, f"mlp.width must be 1 to 8192; found {self.width}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A head, from token vectors to logits. `Head()` is the plain head: [CLS] and one linear layer."""
+
+    layers: int | Literal["mix"] = 1
+    """Encoder layers to read: 1 is the last one, k the mean of the last k, "mix" a learned mix of all."""
+    convolutions: Convolutions | None = None
+    """Convolutions on the token vectors."""
+    blocks: Blocks | None = None
+    """Encoder blocks on the token vectors, after the convolutions."""
+    pooling: str = "cls"
+    """Pooling of the token vectors into one vector; see POOLINGS."""
+    siamese: str | None = None
+    """For pairs: None joins both texts in one sequence; a name of COMPARISONS encodes each text and compares."""
+    mlp: Mlp | None = None
+    """Hidden layers before the output layer."""
+    dropout: float = 0.1
+    """Dropout within the head, 0 to 0.9."""
+
+    def __post_init__(self) -> None:
+        if self.layers != "mix":
+            require(isinstance(self.layers, int), f'layers must be a number or "mix"; found {self.layers!r}.')
+            require(1 <= self.layers <= 64, f"layers must be 1 to 64; found {self.layers}.")
+        one_of(self.pooling, POOLINGS, "pooling")
+        if self.siamese is not None:
+            one_of(self.siamese, COMPARISONS, "siamese")
+        require(0 <= self.dropout <= 0.9, f"dropout must be 0 to 0.9; found {self.dropout}.")
+
+    @property
+    def plain(self) -> bool:
+        """True for the standard head, which transformers can load without Headhunt's code."""
+        return self == Head(dropout=self.dropout)
+
+
+Data = TypeVar("Data")
+
+
+def to_dict(data: Any) -> dict[str, Any]:
+    """Return a dataclass as plain data for JSON, with its schema."""
+    return {"schema": SCHEMA, **asdict(data)}
+
+
+def from_dict(kind: type[Data], data: Any, path: str = "") -> Data:
+    """Read the output of `to_dict` strictly: unknown keys and wrong types raise `ValueError`.
+
+    Args:
+        kind: The dataclass to create.
+        data: A mapping, as read from JSON.
+        path: Position of `data` in a larger document, for messages.
+    """
+    where = path or kind.__name__.lower()
+    require(isinstance(data, dict), f"{where} must be a table of values; found {data!r}.")
+    data = dict(data)
+    schema = data.pop("schema", SCHEMA)
+    require(schema == SCHEMA, f"{where} has schema {schema!r}; this version reads schema {SCHEMA}.")
+    hints = get_type_hints(kind)
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for key in data:
+        one_of(key, known, f"{where}: each key")
+    for field in fields(kind):  # type: ignore[arg-type]
+        needed = field.default is MISSING and field.default_factory is MISSING
+        require(not needed or field.name in data, f"{where}.{field.name} is missing.")
+    return kind(**{key: _read(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _read(hint: Any, value: Any, path: str) -> Any:
+    if is_dataclass(hint):
+        return from_dict(hint, value, path)  # type: ignore[arg-type]
+    if get_origin(hint) in (Union, types.UnionType):
+        nested = [option for option in get_args(hint) if is_dataclass(option)]
+        if nested and isinstance(value, dict):
+            return from_dict(nested[0], value, path)  # type: ignore[arg-type]
+        for option in get_args(hint):
+            if not is_dataclass(option) and _fits(option, value):
+                return float(value) if option is float else value
+    elif _fits(hint, value):
+        return float(value) if hint is float else value
+    raise ValueError(f"{path} must be {_describe(hint)}; found {value!r}.")
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
+    if hint is type(None):
+        return value is None
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_describe(option) for option in get_args(hint))
+    if is_dataclass(hint):
+        return "a table"
+    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false", type(None): "nothing"}
+    return names.get(hint, str(hint))

@@ -1,0 +1,52 @@
+"""Configuration of a saved model: the encoder's configuration and the head as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from .architecture import Head, from_dict, to_dict
+
+
+class HeadhuntConfig(PretrainedConfig):
+    """An encoder's configuration together with its head.
+
+    A plain `__init__` lets a saved folder load in older versions of transformers too.
+
+    Args:
+        encoder: The encoder's configuration as returned by its `to_dict()`.
+        head: The head as returned by `architecture.to_dict`.
+        separator: Token that ends the first text of a pair.
+        separators: Number of special tokens between the two texts of a pair.
+        kwargs: Fields of every configuration, such as label names, problem type and padding.
+    """
+
+    model_type = "headhunt"
+
+    def __init__(
+        self,
+        encoder: dict[str, Any] | None = None,
+        head: dict[str, Any] | None = None,
+        separator: int | None = None,
+        separators: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        self.encoder = encoder or {}
+        self.head = head or to_dict(Head())
+        self.separator, self.separators = separator, separators
+        super().__init__(**kwargs)
+
+    @property
+    def architecture(self) -> Head:
+        """The head as a validated dataclass."""
+        return from_dict(Head, self.head)
+
+    @property
+    def encoder_config(self) -> PretrainedConfig:
+        """The encoder's configuration as an instance of its own class."""
+        given = dict(self.encoder)
+        return AutoConfig.for_model(given.pop("model_type"), **given)
+
+
+HeadhuntConfig.register_for_auto_class()

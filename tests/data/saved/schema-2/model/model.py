@@ -1,0 +1,125 @@
+"""Transformers model that joins any encoder and a head, for single texts and pairs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from .configuration import HeadhuntConfig
+from .heads import HeadModule
+
+
+class HeadhuntForSequenceClassification(PreTrainedModel):
+    """An encoder and a head.
+
+    A pair is always given as the tokenizer joins it, `[CLS] a [SEP] b [SEP]`. A siamese head splits it again, so that
+    one tokenizer call, one pipeline and one exported graph serve both modes.
+
+    Args:
+        config: Configuration of the encoder and the head.
+        encoder: Pretrained encoder; without it, one with random weights is created from the configuration.
+    """
+
+    config_class = HeadhuntConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: HeadhuntConfig, encoder: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        # An encoder with its own code is unknown to AutoConfig; its configuration is then only on the instance.
+        encoder_config = config.encoder_config if encoder is None else encoder.config
+        self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config))
+        self.head = HeadModule(
+            config.architecture,
+            width=encoder_config.hidden_size,
+            states=encoder_config.num_hidden_layers + 1,
+            outputs=config.num_labels,
+        )
+        # ModernBERT, DistilBERT and others have no token types.
+        self.takes_types = "token_type_ids" in inspect.signature(self.encoder.forward).parameters
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Do nothing: the encoder and the head initialise themselves."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Return logits (batch, outputs), and the loss if labels are given.
+
+        Args:
+            input_ids: Token ids (batch, tokens); a pair as the tokenizer joins it.
+            attention_mask: 1 for real tokens, 0 for padding (batch, tokens).
+            token_type_ids: 1 in the second text of a pair (batch, tokens), for encoders with token types.
+            labels: Class ids (batch,), multi-hot rows (batch, outputs) or numbers (batch,).
+            kwargs: Ignored; accepted for callers that pass more arguments.
+        """
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if self.head.compare is not None:
+            input_ids, mask = self.split_pairs(input_ids, mask)
+            token_type_ids = None
+        types = {"token_type_ids": token_type_ids} if self.takes_types else {}
+        outputs = self.encoder(
+            input_ids=input_ids, attention_mask=mask, output_hidden_states=self.head.several_layers, **types
+        )
+        states = outputs.hidden_states if self.head.several_layers else (outputs.last_hidden_state,)
+        logits = self.head(states, mask.bool())
+        loss = None if labels is None else self.loss(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        lengths = mask.sum(1, keepdim=True)
+        end = (ids == self.config.separator).int().argmax(1, keepdim=True)  # the first text's closing separator
+        # The second text: the opening token again, then everything after the separators.
+        source = torch.where(positions == 0, 0, positions + end + self.config.separators - 1)
+        second = ids.gather(1, source.clamp(max=ids.shape[1] - 1))
+        masks = torch.cat([positions <= end, source < lengths])
+        joined = torch.cat([ids, second])
+        # Masked positions may contain tokens of the other text: replace them by padding.
+        pad = self.config.pad_token_id or 0
+        joined = joined.masked_fill(~masks, pad)
+        longest = masks.sum(1).max().item()
+        if exporting():  # the length depends on data: give the exporter its bounds
+            torch._check(longest >= 2)
+            torch._check(longest <= ids.shape[1])
+        joined, masks = joined[:, :longest], masks[:, :longest]
+        return joined, masks.to(mask.dtype)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss that transformers computes for the same problem type."""
+        if self.config.problem_type == "regression":
+            return functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
+        if self.config.problem_type == "multi_label_classification":
+            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return functional.cross_entropy(logits, labels)
+
+
+HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+def exporting() -> bool:
+    """Return True while one of torch's exporters traces the model."""
+    return torch.onnx.is_in_onnx_export() or getattr(torch.compiler, "is_exporting", bool)()
+
+
+def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Remove the encoder's pooler: it belongs to the head, and unused weights would be stored."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    return encoder
