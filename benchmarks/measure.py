@@ -59,12 +59,15 @@ def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
     from headhunt.engine.api import versions
 
     command = [f"python benchmarks/{Path(sys.argv[0]).name}"]
-    skip = ("--out", "--data", "--encoder", "--runs")  # paths of one machine say nothing elsewhere
+    skip = ("--out", "--data", "--encoder", "--runs", "--old")  # paths of one machine say nothing elsewhere
     given = iter(sys.argv[1:])
     for word in given:
         if word in skip:
             value = next(given)
-            command += [word, {"--data": "DIR", "--encoder": "DIR", "--runs": "DIR"}.get(word, Path(value).name)]
+            command += [
+                word,
+                {"--data": "DIR", "--encoder": "DIR", "--runs": "DIR", "--old": "DIR"}.get(word, Path(value).name),
+            ]
         else:
             command.append(shlex.quote(word))
     result = {

@@ -1,0 +1,101 @@
+"""Compare the speed of two checkouts: run the same benchmark scripts from both, interleaved, and print new/old.
+
+Each repeat runs the old and the new checkout one after the other. A ratio above 1 means that the new one is faster. The
+interval is a 95 % t-interval of the mean log ratio over the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from measure import encoder_folder, finish, options
+from scipy.stats import t
+
+HERE = Path(__file__).parent.parent
+Speeds = dict[str, float]
+
+
+def _inverse_seconds(result: dict[str, Any], names: dict[str, str]) -> Speeds:
+    return {title: 1 / min(result["seconds"][name]) for name, title in names.items()}
+
+
+def _throughput(result: dict[str, Any]) -> Speeds:
+    return _inverse_seconds(result, {"headhunt": "training", "predict": "prediction"})
+
+
+def _features(result: dict[str, Any]) -> Speeds:
+    return _inverse_seconds(result, {"from_zero": "cached, embeddings frozen", "from_half": "cached, half frozen"})
+
+
+def _overhead(result: dict[str, Any]) -> Speeds:
+    rates = result["trials_per_second"]
+    return {"trials in one process": max(rates["inline"]), "trials on Ray": max(rates["ray"])}
+
+
+def _service(result: dict[str, Any]) -> Speeds:
+    return {"service": float(result["texts_per_second"]["service"])}
+
+
+SCRIPTS: dict[str, Callable[[dict[str, Any]], Speeds]] = {
+    "throughput": _throughput,
+    "features": _features,
+    "overhead": _overhead,
+    "service": _service,
+}
+
+
+def run(checkout: Path, script: str, args: argparse.Namespace, encoder: str, extra: list[str]) -> Speeds:
+    """Run a script of a checkout and return its speeds."""
+    command = [sys.executable, f"benchmarks/{script}.py", "--data", str(args.data.absolute()), "--encoder", encoder]
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    done = subprocess.run([*command, *extra], cwd=checkout, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{script} of {checkout} failed:\n{done.stderr[-2000:]}")
+    return SCRIPTS[script](json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of the ratios and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
+    half = float(t.ppf(0.975, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    return tuple(round(math.exp(value), 3) for value in (mean(logs), mean(logs) - half, mean(logs) + half))  # type: ignore[return-value]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--old", type=Path, required=True, help="the other checkout")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS))
+    parser.add_argument("--full", nargs="*", default=["throughput", "features"], help="scripts that run at full size")
+    args = parser.parse_args()
+    encoder = encoder_folder(args.encoder)
+    repeats = 1 if args.quick else args.repeats
+    ratios: dict[str, list[float]] = {}
+    for turn in range(repeats):
+        for script in args.scripts:
+            extra = ["--repeats", "1"] if script in args.full and not args.quick else ["--quick"]
+            order = [("old", args.old.absolute()), ("new", HERE.absolute())]
+            speeds = {
+                name: run(checkout, script, args, encoder, extra)
+                for name, checkout in (order if turn % 2 == 0 else order[::-1])
+            }
+            for name in speeds["new"]:
+                ratios.setdefault(name, []).append(speeds["new"][name] / speeds["old"][name])
+            print(turn, script, {name: round(values[-1], 3) for name, values in ratios.items()}, flush=True)
+    result = {
+        name: dict(zip(("ratio", "low", "high"), interval(values), strict=True)) for name, values in ratios.items()
+    }
+    finish(args, {"new_vs_old": result, "repeats": repeats, "ratios": ratios})
+
+
+if __name__ == "__main__":
+    main()
