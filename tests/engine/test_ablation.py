@@ -87,6 +87,7 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         study=SimpleNamespace(ladder=SimpleNamespace(top=0), seed_of=lambda number: number),
         show_stage=lambda stage: None,
         run=lambda requests, deadline: [],
+        request=lambda job, trial, seed, **fields: job(trial=1, spec=spec, seed=seed, **fields),
     )
 
 

@@ -48,6 +48,8 @@ def test_verdict_sentence_without_comparison():
     plain = TestResult(9, {"plain": {"accuracy": Score(0.5, 0.4, 0.6)}})
     untrained = conclude("accuracy", plain, None, "plain").sentence
     assert untrained.startswith("No other candidate has a stable result. The plain head reaches 50.0 %")
+    untested = conclude("accuracy", plain, None, "plain", has_winner=True).sentence
+    assert untested.startswith("The winner could not be trained on all rows in time. The plain head reaches 50.0 %")
     ready = replace(plain, scores={"winner": plain.scores["plain"]})
     early = conclude("accuracy", ready, None, "best so far").sentence
     assert early.startswith("The model that was ready in time reaches 50.0 %")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+from conftest import sentences
 
+from headhunt.data import Task
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
+    check_choices,
     check_target,
+    load_task,
     new_run_directory,
     parse_duration,
     parse_quantity,
@@ -18,13 +22,14 @@ from headhunt.errors import HeadhuntError
 
 
 @pytest.mark.parametrize(
-    ("time", "expected"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("45", 45), (7.5, 7.5), ("none", None)]
+    ("time", "expected"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("45", 45), (7.5, 7.5), (30, 30), ("1h5s", 3605), ("none", None)],
 )
 def test_parse_duration_reads_units(time, expected):
     assert parse_duration(time) == expected
 
 
-@pytest.mark.parametrize("time", ["", "soon", "5x", "m", "-3s", "0s", "1.2.3s"])
+@pytest.mark.parametrize("time", ["", "soon", "5x", "m", "-3s", "0s", "1.2.3s", "1h30", 0, -5, math.nan, math.inf])
 def test_parse_duration_refuses_other_text(time):
     with pytest.raises(HeadhuntError, match="time= must be a duration"):
         parse_duration(time)
@@ -39,7 +44,7 @@ def test_parse_quantity_converts_units():
 
 @pytest.mark.parametrize("value", ["fast", "0ms", "-3ms", "5 lightyears", -1, 0, -0.5, math.nan, math.inf])
 def test_parse_quantity_refuses_what_is_not_positive(value):
-    with pytest.raises(HeadhuntError, match="max_latency= must be above 0, such as 20ms"):
+    with pytest.raises(HeadhuntError, match=r"max_latency= must be above 0, such as 20ms \(units: ms, s\)"):
         parse_quantity(value, MILLISECONDS, "max_latency", "20ms")
 
 
@@ -48,6 +53,27 @@ def test_check_target_refuses_unreachable_score(target, metric, most):
     with pytest.raises(HeadhuntError, match=f"at most {most}, such as .* found {target:g}"):
         check_target(target, metric)
     check_target(most, metric)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (("typo", "auto", None), "strategy= must be one of bohb, "),
+        (("bohb", "fp61", None), "precision= must be one of auto, fp32, bf16; found 'fp61'"),
+        (("bohb", "auto", -1), "workers= must be 0 or more; found -1"),
+    ],
+)
+def test_check_choices_refuses_unknown_names(choices, message):
+    with pytest.raises(HeadhuntError, match=message):
+        check_choices(*choices)
+    check_choices("bohb", "auto", 0)
+
+
+def test_load_task_refuses_options_of_a_loaded_task():
+    task = Task.load(sentences(40))
+    assert load_task(task, 0, {}) is task
+    with pytest.raises(HeadhuntError, match=r"text= cannot be given with a Task; give them to Task\.load"):
+        load_task(task, 0, {"text": "a"})
 
 
 def test_new_run_directory_avoids_existing_ones(tmp_path, monkeypatch):

@@ -112,6 +112,20 @@ def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
     assert not (search.run_dir / "models" / "two").exists()
 
 
+def test_late_save_of_a_worse_model_does_not_stay_the_best(tmp_path, encoders):
+    """A save that was requested earlier may end later: the better model is then requested again."""
+    search = run_search(tmp_path, encoders(), trials=4)
+    driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        best = next(trial for trial in study.state.leaderboard() if study.checkpoints.latest(trial.number))
+        study.ledger.append(ModelSaved(-1, "first"))
+        assert [request.trial for request in driver._request_best_model(study, best)] == [best.number]
+        study.ledger.append(ModelSaved(best.number, f"{best.number:06d}"))
+        assert not driver._request_best_model(study, best)
+        study.ledger.append(ModelSaved(99, "000099"))  # a worse one, requested before
+        assert [request.trial for request in driver._request_best_model(study, best)] == [best.number]
+
+
 def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encoders, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt

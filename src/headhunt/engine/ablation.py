@@ -14,7 +14,7 @@ import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import METRICS, compare, evaluate
+from headhunt.evaluation import METRICS, Score, compare, evaluate, measure
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
@@ -123,8 +123,8 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     if not outputs[""]:
         raise HeadhuntError("The winner could not be evaluated again in the time given.")
     targets, problem_type = final.validation_targets[rows], final.task.problem_type
-    winner = next(iter(outputs[""].values()))
-    base = evaluate(problem_type, winner, targets, final.task.labels).scores[final.metric]
+    scores = [evaluate(problem_type, run, targets, final.task.labels).scores for run in outputs[""].values()]
+    base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))
     items = []
     for name in specs:
         shared = [seed for seed in outputs[name] if seed in outputs[""]]
@@ -132,8 +132,9 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
             continue
         pair = [[outputs[key][seed] for seed in shared] for key in (name, "")]
         comparison = compare(problem_type, final.metric, pair[0], pair[1], targets)
-        # Gains are signed so that higher is better; the score of an error falls as it gets better.
-        score = base.value + (comparison.gain if METRICS[final.metric].higher_is_better else -comparison.gain)
+        # `measure` is signed so that higher is better; an error is shown as it is.
+        variant = float(np.mean([measure(problem_type, final.metric, run, targets) for run in pair[0]]))
+        score = variant if METRICS[final.metric].higher_is_better else -variant
         items.append(
             AblationItem(
                 name=name,
@@ -154,14 +155,11 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
 
 
 def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path: Path) -> EvaluateTrial:
-    return EvaluateTrial(
-        trial=trial,
-        spec=variant,
-        rung=final.study.ladder.top,
-        fraction=1.0,
-        seed=final.study.seed_of(trial) + seed,
-        predictions=path,
+    winner = final.state.trials[trial]
+    request = final.request(
+        EvaluateTrial, winner, seed, rung=final.study.ladder.top, fraction=1.0, predictions=path, worker_timeout=None
     )
+    return replace(request, spec=variant)
 
 
 def _read_outputs(

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headhunt.data import Split, Task
+from headhunt.data import Split
 from headhunt.engine.assembly import prepare, versions
+from headhunt.engine.options import load_task
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import check_length
 from headhunt.predictor import Ensemble, Predictor, open_model
@@ -51,7 +52,7 @@ def fit(
     Returns:
         The trained model. Its `facts["test"]` holds the test scores.
     """
-    task = data if isinstance(data, Task) else Task.load(data, seed=seed, **options)
+    task = load_task(data, seed, options)
     train = task.splits["train"]
     if spec is None:
         spec = plain(encoder or DEFAULT_ENCODER, len(train))

@@ -21,7 +21,7 @@ from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.results import SearchResult
 from headhunt.run.settings import SearchSettings
-from headhunt.run.state import State, Trial
+from headhunt.run.state import FIRST_MODEL, State, Trial
 from headhunt.spec import NAMED, Recipe, Space, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
@@ -29,7 +29,6 @@ from headhunt.study.executors import Executor, InlineExecutor
 from headhunt.study.requests import FitAllRows, Request, SaveFirstFold
 from headhunt.study.study import Limits, Study
 
-FIRST_MODEL = -1  # the trial number of the first model, which is not a trial
 FIRST_MODEL_ROWS = 40_000  # texts it sees at most
 DISK = 8 << 30  # bytes for checkpoints
 
@@ -112,14 +111,16 @@ class SearchDriver:
         """Open the run for writing, start workers, and yield a study that has caught up with the ledger."""
         with LedgerWriter(self.directory) as ledger:
             self._ended_before = ledger.state.ended
-            if self.view:
-                self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
-            executor = self._start_executor()
+            executor: Executor | None = None
             try:
+                if self.view:
+                    self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
+                executor = self._start_executor()
                 self._study = self._create_study(ledger, executor)
                 yield self._study
             finally:
-                executor.close()
+                if executor is not None:
+                    executor.close()
                 if self.view:
                     self.view.end()
 
@@ -137,12 +138,13 @@ class SearchDriver:
             metric=self.settings.metric,
             study=study,
             calibrate=self.settings.calibrate,
+            trust_remote_code=self.resources.trust_remote_code,
             show_stage=show_stage,
         )
 
     def mark_ended(self, study: Study) -> str:
-        """Record that what follows is no searching, and return why the search ended."""
-        reason = self._ended_before or "resumed"
+        """Record the end of searching, so that this session does not count as search time; return why it ended."""
+        reason = self._ended_before or "cut off"
         study.ledger.append(SearchEnded(reason))
         return reason
 
@@ -165,7 +167,7 @@ class SearchDriver:
             return InlineExecutor(lambda request: local.run(request, self._stop.is_set))
         from headhunt.study import ray_executor as ray
 
-        if settings.device in (None, "cpu") and not _has_gpu():
+        if settings.device == "cpu" or (settings.device is None and not _has_gpu()):
             runner = replace(runner, threads=1)
         if not self.resources.ray:
             runner = replace(
@@ -202,7 +204,7 @@ class SearchDriver:
         )
 
     def _interrupt(self) -> None:
-        """Start no more trials after the first Ctrl-C; the final evaluation still runs."""
+        """Stop the search on the first Ctrl-C: running trials are checkpointed; the final evaluation still runs."""
         self._stop.set()
         if self._study is not None:
             self._study.stop("interrupted")
@@ -216,7 +218,7 @@ class SearchDriver:
                 self._best = rank, state.trials[number]
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
-        self.budget.reserve(self.final_evaluation(study).reserve(best))
+        self.budget.reserve(self.final_evaluation(study).minimum_seconds(best))
         requests = [*self._request_first_model(study), *self._request_best_model(study, best)]
         if self.view:
             self.view.update(state, self.budget.deadline, self._stage)
@@ -257,6 +259,8 @@ class SearchDriver:
             for old in set(self._linked[:-2]) - set(self._linked[-2:]):
                 shutil.rmtree(self.directory.models / old, ignore_errors=True)
             del self._linked[:-2]
+            if best is not None and state.model.trial != best.number:
+                self._requested = None  # a save that was requested earlier ended later: the best one is saved again
         if best is None or best.number == self._requested or (state.model and state.model.trial == best.number):
             return []
         checkpoint = study.checkpoints.latest(best.number)
@@ -287,6 +291,9 @@ class SearchDriver:
         for outcome, sentence in (
             ("error", "No candidate could be trained. The first one failed with: {message}"),
             ("limit", "No candidate is within max_latency= and max_size=. The first one {message}."),
+            ("memory", "Every candidate ran out of memory. Use fewer workers or a smaller encoder."),
+            ("lost", "The worker of every candidate died. Use fewer workers or a smaller encoder."),
+            ("collapsed", "No candidate learned anything. The first one failed because {message}."),
         ):
             messages = [result.extra.get("message", "") for result in results if result.outcome == outcome]
             if messages:

@@ -17,7 +17,7 @@ from headhunt.study.budget import TimeBudget
 from headhunt.study.executors import Executor
 from headhunt.study.requests import Request
 from headhunt.study.runtime_estimates import full_budget_seconds
-from headhunt.study.study import Study
+from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, Study
 
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 JobT = TypeVar("JobT", bound=Request)
@@ -32,6 +32,7 @@ class FinalEvaluation:
     metric: str
     study: Study
     calibrate: bool = False
+    trust_remote_code: bool = False
     show_stage: Callable[[str], None] = lambda stage: None
     """Called with the current stage; an empty string refreshes the view."""
 
@@ -83,18 +84,21 @@ class FinalEvaluation:
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""
+        seconds = self.training_seconds(trial) * max(1, self.folds)
+        timeout = max(MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR * seconds) if seconds else None
         return job(
             trial=trial.number,
             spec=trial.spec,
             seed=self.study.seed_of(trial.number) + seed,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
-            **{"deadline": self.budget.deadline, **fields},
+            **{"deadline": self.budget.deadline, "worker_timeout": timeout, **fields},
         )
 
     def run(self, requests: Sequence[Request], deadline: float | None) -> list[tuple[Request, Outcome]]:
         """Send requests to the workers and wait for them, until the deadline at most.
 
-        A request whose worker dies runs once more, with smaller micro-batches if it ran out of memory.
+        A request that was lost with its worker or ran out of memory runs once more; after memory, with half the
+        micro-batch.
         """
         done: list[tuple[Request, Outcome]] = []
         for request in requests:
@@ -127,7 +131,7 @@ class FinalEvaluation:
         fraction = self.task.rows.get("test", 0) / max(1, self.task.rows["train"])
         return self.training_seconds(trial) / epochs / 3 * fraction
 
-    def reserve(self, best: Trial | None) -> float:
+    def minimum_seconds(self, best: Trial | None) -> float:
         """Estimate the seconds of the least there is to do: two models on all rows and all predictions of test rows.
 
         The longest training run and its predictions are sequential; the rest is shared by the workers.

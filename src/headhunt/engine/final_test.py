@@ -1,6 +1,7 @@
-"""Test the winner against the plain head, once, on rows that took no part in choosing, and deliver a model.
+"""Test the winner against the plain head on rows that took no part in choosing it, and deliver a model.
 
-The plain head is treated as the winner is. Where no gain can be shown, the plain head is delivered.
+The plain head is treated as the winner is. Where no gain can be shown, it is delivered. The ledger counts how often the
+test rows are used.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         final: The search.
         reason: Why the search ended.
         training_runs: How often the winner and the plain head are trained on all rows; by default as often as the time
-            allows, up to three.
+            limit allows, up to three, and once without a limit.
     """
     plain = final.state.plain if final.state.plain and final.state.plain.best else None
     final.show_stage("comparing the finalists")
@@ -97,8 +98,11 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
     comparison = _compare(final, contest, predictions)
     delivered, source = _deliver(final, contest, comparison)
-    costs = _measure_costs(final, [trial.number for trial in pair] + list(scores.by_trial))
+    costs = _measure_costs(
+        final, [trial.number for trial in pair if trial.number in scores.by_trial] + list(scores.by_trial)
+    )
     test = _test_result(final, contest, predictions, source)
+    ensemble = _save_ensemble(final, choice.members) if choice.better_than(scores.mean(winner)) else None
     result = SearchResult(
         reason=reason,
         metric=final.metric,
@@ -107,13 +111,13 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         seconds=round(final.state.elapsed, 1),
         examples=sum(result.examples for trial in final.state.trials for result in trial.results.values()),
         evaluated_on=final.task.evaluated_on,
-        verdict=conclude(final.metric, test, comparison, delivered),
+        verdict=conclude(final.metric, test, comparison, delivered, has_winner=winner is not None),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
         winner_model=next((path.name for path in contest.models_of(winner)), None),
         winner=_summary(winner),
         plain=_summary(plain),
-        ensemble=_save_ensemble(final, choice.members) if choice.better_than(scores.mean(winner)) else None,
+        ensemble=ensemble,
         ensemble_members=tuple(trial.number for trial in choice.members),
         ensemble_score=choice.score,
         finalists=tuple(
@@ -243,7 +247,7 @@ def _deliver(final: FinalEvaluation, contest: Contest, comparison: Comparison | 
         if models := contest.models_of(trial):
             copy_directory(models[0], final.directory.model)
             if final.calibrate and final.task.problem_type == "single_label_classification":
-                _calibrate(final.directory.model, temperature_of(final, trial))
+                _calibrate(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
             return name, models[0]
     best = best_model(final)
     if best is not None and best != final.directory.model:
@@ -257,7 +261,7 @@ def best_model(final: FinalEvaluation) -> Path | None:
     return final.directory.best_model(saved.folder if saved else None, final.state.ended is not None)
 
 
-def _calibrate(folder: Path, temperature: float | None) -> None:
+def _calibrate(folder: Path, temperature: float | None, trust_remote_code: bool) -> None:
     """Divide the logits of a saved model by a temperature, within its last layer: any tool that loads it sees it."""
     if temperature is None:
         return
@@ -266,7 +270,7 @@ def _calibrate(folder: Path, temperature: float | None) -> None:
     from headhunt.modeling.build import output_of
     from headhunt.predictor import Predictor
 
-    predictor = Predictor.load(folder, device=torch.device("cpu"))
+    predictor = Predictor.load(folder, device=torch.device("cpu"), trust_remote_code=trust_remote_code)
     with torch.no_grad():
         output_of(predictor.model).weight.div_(temperature)
         output_of(predictor.model).bias.div_(temperature)
@@ -328,7 +332,7 @@ def _test_result(
             outputs[name] = predictions[tested[0]][0]
     if ENSEMBLE in predictions:
         outputs[ENSEMBLE] = predictions[ENSEMBLE][0]
-    if not outputs and source is not None and source.name in predictions:
+    if not outputs.keys() & {WINNER, PLAIN} and source is not None and source.name in predictions:
         outputs[WINNER] = predictions[source.name][0]
     if not outputs:
         return None

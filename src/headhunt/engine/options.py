@@ -6,9 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from headhunt.data import Task
 from headhunt.errors import HeadhuntError
+from headhunt.study.registry import STRATEGIES
 
+PRECISIONS = ("auto", "fp32", "bf16")
 MILLISECONDS = {"ms": 1.0, "s": 1000.0}
 MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
 
@@ -21,14 +25,14 @@ def parse_duration(time: str | float | None) -> float | None:
     """
     if time is None or time == "none":
         return None
-    if isinstance(time, int | float):
-        return float(time)
-    match = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?", time.strip().lower())
+    text = f"{time}s" if isinstance(time, int | float) else time.strip().lower()
+    text = f"{text}s" if re.fullmatch(r"[\d.]+", text) else text  # a bare number is in seconds
+    match = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.e+-]+)s)?", text)
     try:
-        parts = [float(part or 0) for part in match.groups()] if match and time.strip() else []
+        parts = [float(part or 0) for part in match.groups()] if match and text else []
     except ValueError:
         parts = []
-    if not parts or sum(parts) <= 0 or not math.isfinite(sum(parts)):
+    if not parts or not (sum(parts) > 0 and math.isfinite(sum(parts))):
         raise HeadhuntError(f"time= must be a duration such as 90s, 10m or 1h30m; found {time!r}.")
     return parts[0] * 3600 + parts[1] * 60 + parts[2]
 
@@ -57,7 +61,8 @@ def parse_quantity(value: str | float | None, units: Mapping[str, float], argume
         except ValueError:
             number = 0.0
     if not (number > 0 and math.isfinite(number)):
-        raise HeadhuntError(f"{argument}= must be above 0, such as {example}; found {value!r}.")
+        units_text = ", ".join(units)
+        raise HeadhuntError(f"{argument}= must be above 0, such as {example} (units: {units_text}); found {value!r}.")
     return number
 
 
@@ -70,6 +75,37 @@ def check_target(target: float | None, metric: str) -> None:
     most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
     if target is not None and not target <= most:
         raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
+
+
+def load_task(data: Any, seed: int, options: Mapping[str, Any]) -> Task:
+    """Return the data of a search or a training run.
+
+    Args:
+        data: A `Task`, or anything `Task.load` takes.
+        seed: Random seed of the split.
+        options: Options of `Task.load`.
+
+    Raises:
+        HeadhuntError: If options are given with a `Task`, which has been loaded already.
+    """
+    if not isinstance(data, Task):
+        return Task.load(data, seed=seed, **options)
+    if options:
+        raise HeadhuntError(f"{', '.join(options)}= cannot be given with a Task; give them to Task.load.")
+    return data
+
+
+def check_choices(strategy: str, precision: str, workers: int | None) -> None:
+    """Refuse names and numbers that no search can use, before any work is done.
+
+    Raises:
+        HeadhuntError: If one is not valid.
+    """
+    for argument, value, known in (("strategy", strategy, STRATEGIES), ("precision", precision, PRECISIONS)):
+        if value not in known:
+            raise HeadhuntError(f"{argument}= must be one of {', '.join(known)}; found {value!r}.")
+    if workers is not None and workers < 0:
+        raise HeadhuntError(f"workers= must be 0 or more; found {workers}.")
 
 
 def new_run_directory(name: str) -> Path:

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headhunt.data import Task
 from headhunt.engine.ablation import run_ablation
 from headhunt.engine.driver import Resources, SearchDriver, View, layers_of_encoder
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
+    check_choices,
     check_target,
+    load_task,
     new_run_directory,
     parse_duration,
     parse_quantity,
@@ -176,7 +177,8 @@ def search(
     seconds = parse_duration(time)
     Limits(seconds, trials, target)  # refuses invalid limits before any work is done
     budget = TimeBudget(seconds)
-    task = data if isinstance(data, Task) else Task.load(data, seed=seed, **options)
+    check_choices(strategy, precision, workers)
+    task = load_task(data, seed, options)
     metric = metric or DEFAULT_METRIC[task.problem_type]
     check_metric(task.problem_type, metric)
     check_target(target, metric)
@@ -235,7 +237,7 @@ def resume(
     """
     directory = RunDirectory(Path(folder))
     settings = directory.read_settings()
-    state = read_state(directory) if directory.exists() else State()  # the process may have died before
+    state = read_state(directory) if directory.exists() else State()  # killed before the ledger existed
     seconds = total = parse_duration(time)
     if time is None and settings.time is not None:
         done = state.ended == "time" and directory.result.exists()

@@ -10,7 +10,7 @@ import numpy as np
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
 from headhunt.evaluation import compare, fit_temperature, measure, select_ensemble
 from headhunt.run.directory import read_predictions
-from headhunt.run.state import Trial
+from headhunt.run.state import PLAIN_TRIAL, Trial
 from headhunt.study.requests import EvaluateTrial
 
 FINALISTS = 3  # trials that are evaluated again with other seeds
@@ -55,7 +55,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
     if len(finalists) < 2:
         return result
     trials = [final.state.trials[number] for number in scores]
-    reserve = final.reserve(finalists[0])
+    reserve = final.minimum_seconds(finalists[0])
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
     for seed in SEEDS:
         if seconds / final.workers * 1.3 + reserve > final.budget.left():
@@ -66,7 +66,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
             if not (path := final.directory.seed_predictions(trial.number, seed)).exists()
         ]
         for request, outcome in final.run(requests, final.before_deadline(reserve)):
-            if outcome.outcome == "collapsed" and request.trial != 0:
+            if outcome.outcome == "collapsed" and request.trial != PLAIN_TRIAL:
                 result.collapsed.add(request.trial)
                 del scores[request.trial]
         trials = [trial for trial in trials if trial.number in scores]
@@ -91,7 +91,7 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
     rows, outputs = predictions
     close = [best]
     for trial in leaderboard[1:COMPARED]:
-        if trial.number == 0 or (other := final.predictions(trial)) is None:
+        if trial.number == PLAIN_TRIAL or (other := final.predictions(trial)) is None:
             continue
         targets = final.validation_targets[rows]
         comparison = compare(final.task.problem_type, final.metric, [outputs], [other[1]], targets)
@@ -105,10 +105,10 @@ def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | Non
 
     If no finalist is left, the best other trial wins that did not collapse.
     """
-    finalists = [final.state.trials[number] for number in scores.by_trial if number != 0]
+    finalists = [final.state.trials[number] for number in scores.by_trial if number != PLAIN_TRIAL]
     if finalists:
-        return max(finalists, key=lambda trial: (scores.mean(trial) or 0.0, -trial.number))
-    excluded = {0, *scores.collapsed}
+        return max(finalists, key=lambda trial: (float(np.mean(scores.by_trial[trial.number])), -trial.number))
+    excluded = {PLAIN_TRIAL, *scores.collapsed}
     others = [trial for trial in final.fully_evaluated() if trial.number not in excluded]
     best = others[0] if others else best_with_training_run(final.study, final.folds)
     return None if best is None or best.number in excluded else best

@@ -29,7 +29,7 @@ from headhunt.modeling.build import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import STOPPED
-from headhunt.run.state import Outcome
+from headhunt.run.state import FIRST_MODEL, PLAIN_TRIAL, Outcome
 from headhunt.run.task import open_task
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, cache_dir, link_or_copy
@@ -48,7 +48,7 @@ from headhunt.training.attach import attach
 from headhunt.training.device import pick_device
 from headhunt.training.tokens import Tokens
 
-CONSTANT_LOSS = 0.95  # a loss above this fraction of that of the class frequencies has learned nothing
+CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
@@ -113,7 +113,10 @@ class TrialRunner:
             limit_memory(settings.memory)
 
     def run(self, request: Request, stop: Stop = lambda: False) -> Outcome:
-        """Run a request; a failure of the candidate is an outcome, not an exception.
+        """Run a request.
+
+        Running out of memory, collapsing, exceeding a limit and stopping are outcomes. Any other error is raised; the
+        executor records it as `error`.
 
         Args:
             request: The job.
@@ -142,7 +145,7 @@ class TrialRunner:
     def _evaluate(self, request: EvaluateTrial, stop: Stop) -> Outcome:
         """Train a candidate for a fraction of its budget and score its predictions of rows it has not seen."""
         spec = request.spec
-        cost = self._check_cost(spec, required=request.fraction == 1)
+        cost = self._check_cost(spec, always=request.fraction == 1)
         training_runs = request.fraction * len(self.folds)
         outputs: list[np.ndarray] = []
         rows: list[np.ndarray] = []
@@ -155,13 +158,13 @@ class TrialRunner:
             losses += fold.losses
             first_layer = fold.first_layer
         evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
-        if training_runs >= 1 and request.trial > 0:  # the plain head's score counts, however low it is
+        if training_runs >= 1 and request.trial != PLAIN_TRIAL:  # the plain head's score counts, however low it is
             self._refuse_collapse(predictions, evaluated, losses)
-        if request.predictions is not None:
-            write_arrays(request.predictions, rows=evaluated, outputs=predictions.astype(np.float32))
         score = measure(self.task.problem_type, self.settings.metric, predictions, self.targets[evaluated])
         if not math.isfinite(score):
             raise _CollapsedError(f"its {self.settings.metric} is not a number")
+        if request.predictions is not None:
+            write_arrays(request.predictions, rows=evaluated, outputs=predictions.astype(np.float32))
         extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
         extra |= {"first_layer": first_layer, "rows": len(evaluated), **cost}
         return Outcome("ok", score=score, examples=examples, extra=extra)
@@ -179,7 +182,7 @@ class TrialRunner:
         if earlier is not None and (earlier / "training.safetensors").exists():
             try:
                 ready.training.restore(earlier)
-            except Exception:  # half a file, or of another version: the seed gives the same state, only later
+            except Exception:  # damaged or outdated: train from the start; the seed gives the same result
                 ready = self.open(spec, train, request)
         training = ready.training
         before, losses = training.examples, []
@@ -212,18 +215,18 @@ class TrialRunner:
         if same and (not losses or losses[-1] > CONSTANT_LOSS * baseline_loss(self.task.problem_type, targets)):
             raise _CollapsedError("it predicts the same for every text")
 
-    def _check_cost(self, spec: Spec, required: bool) -> dict[str, float]:
+    def _check_cost(self, spec: Spec, always: bool) -> dict[str, float]:
         """Refuse a candidate that is too slow or too large; return its cost if it was measured.
 
         An untrained model costs the same as a trained one.
         """
-        if not required and not self._cost_check.limited:
+        if not always and not self._cost_check.limited:
             return {}
         key = (*token_key(spec), repr(spec.head))
         return self._cost_check(key, lambda: self._untrained(spec), *self._sample_texts())
 
     def _untrained(self, spec: Spec, seed: int = 0) -> Predictor:
-        return self.open(spec, np.arange(2), Request(trial=-1, spec=spec, seed=seed)).predictor
+        return self.open(spec, np.arange(2), Request(trial=FIRST_MODEL, spec=spec, seed=seed)).predictor
 
     def _measure_cost(self, request: MeasureCost, stop: Stop) -> Outcome:
         cost = measure_cost(self._untrained(request.spec, request.seed), *self._sample_texts(), repeats=30)
@@ -236,7 +239,8 @@ class TrialRunner:
     def _fit_all_rows(self, request: FitAllRows, stop: Stop) -> Outcome:
         """Train on all rows and save the model."""
         spec = request.spec
-        self._check_cost(spec, required=False)
+        if request.keep_unfinished:  # the first model; trials were checked when they were evaluated
+            self._check_cost(spec, always=False)
         ready = self.open(spec, np.arange(len(self.targets)), request)
         training = ready.training
         # A model that sees every row once at most would wait for all of them to be cached, and gain nothing.
@@ -289,7 +293,7 @@ class TrialRunner:
         return Outcome("ok")
 
     def _test_texts(self) -> tuple[list[str], list[str] | None]:
-        """Return the test texts. No other method reads the test rows."""
+        """Return the test texts. No other method of this class reads the test rows."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
         return test.texts(), test.texts_b()
 

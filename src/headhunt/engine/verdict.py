@@ -8,7 +8,14 @@ from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, Claim, Delivered, Test
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
-def conclude(metric: str, test: TestResult | None, comparison: Comparison | None, delivered: Delivered) -> Verdict:
+def conclude(
+    metric: str,
+    test: TestResult | None,
+    comparison: Comparison | None,
+    delivered: Delivered,
+    *,
+    has_winner: bool = False,
+) -> Verdict:
     """Return the verdict on a search.
 
     Args:
@@ -16,9 +23,10 @@ def conclude(metric: str, test: TestResult | None, comparison: Comparison | None
         test: Scores on the test rows, if any were predicted.
         comparison: The winner against the plain head on the test rows, if both were tested.
         delivered: Which model was delivered.
+        has_winner: Whether a winner was chosen, tested or not.
     """
     if comparison is None:
-        return Verdict(delivered, "untested", _without_comparison(metric, test, delivered))
+        return Verdict(delivered, "untested", _without_comparison(metric, test, delivered, has_winner))
     assert test is not None
     claim: Claim = "gain" if comparison.significant else "no gain"
     return Verdict(
@@ -34,13 +42,15 @@ def conclude(metric: str, test: TestResult | None, comparison: Comparison | None
     )
 
 
-def _without_comparison(metric: str, test: TestResult | None, delivered: Delivered) -> str:
+def _without_comparison(metric: str, test: TestResult | None, delivered: Delivered, has_winner: bool) -> str:
     if test is None:
         return "Not tested: there was no time left, or there are no test rows. headhunt verdict RUN does it."
     model, scores = next(iter(test.scores.items()))
     name = {WINNER: "The best candidate", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}[model]
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
+    if model == PLAIN and has_winner:
+        return f"The winner could not be trained on all rows in time. {score}. headhunt verdict RUN trains it."
     if model == PLAIN:
         return f"No other candidate has a stable result. {score}. headhunt resume RUN --time 10m continues."
     return f"{score}; it could not be compared with the plain head. headhunt verdict RUN does it."

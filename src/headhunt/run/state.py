@@ -25,6 +25,8 @@ from headhunt.run.events import (
 from headhunt.run.schema import RunError
 from headhunt.spec import Spec
 
+PLAIN_TRIAL = 0  # the plain head is always the first trial
+FIRST_MODEL = -1  # the number of the first model, which is saved before any trial has ended and is not a trial
 RETRIES = {"lost": 3, "memory": 1}  # how often a trial with such an outcome runs again before the outcome counts
 
 
