@@ -1,7 +1,9 @@
-"""Compare the speed of two checkouts: run the same benchmark scripts from both, interleaved, and print new/old.
+"""Measure the speed of this checkout divided by that of another, with the same benchmark scripts.
 
-Each repeat runs the old and the new checkout one after the other. A ratio above 1 means that the new one is faster. The
-interval is a 95 % t-interval of the mean log ratio over the repeats.
+Each repeat runs every script in the old and in the new checkout, in alternating order. A ratio above 1 means that the
+new checkout is faster. The interval is a 95 % t-interval of the mean log ratio over the repeats.
+
+    python benchmarks/compare_checkouts.py --data DIR --old DIR --out FILE
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 from measure import encoder_folder, finish, options
 from scipy.stats import t
 
-HERE = Path(__file__).parent.parent
+NEW = Path(__file__).parent.parent
 Speeds = dict[str, float]
 
 
@@ -57,10 +59,10 @@ def run(checkout: Path, script: str, args: argparse.Namespace, encoder: str, ext
     """Run a script of a checkout and return its speeds."""
     command = [sys.executable, f"benchmarks/{script}.py", "--data", str(args.data.absolute()), "--encoder", encoder]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-    done = subprocess.run([*command, *extra], cwd=checkout, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{script} of {checkout} failed:\n{done.stderr[-2000:]}")
-    return SCRIPTS[script](json.loads(done.stdout.strip().splitlines()[-1]))
+    process = subprocess.run([*command, *extra], cwd=checkout, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        sys.exit(f"{script}.py of {checkout} failed:\n{process.stderr[-2000:]}")
+    return SCRIPTS[script](json.loads(process.stdout.strip().splitlines()[-1]))
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -72,9 +74,9 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--old", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS))
+    parser.add_argument("--old", type=Path, required=True, help="the checkout to compare with")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each script in each checkout")
+    parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS), help="scripts to run")
     parser.add_argument("--full", nargs="*", default=["throughput", "features"], help="scripts that run at full size")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
@@ -83,7 +85,7 @@ def main() -> None:
     for turn in range(repeats):
         for script in args.scripts:
             extra = ["--repeats", "1"] if script in args.full and not args.quick else ["--quick"]
-            order = [("old", args.old.absolute()), ("new", HERE.absolute())]
+            order = [("old", args.old.absolute()), ("new", NEW.absolute())]
             speeds = {
                 name: run(checkout, script, args, encoder, extra)
                 for name, checkout in (order if turn % 2 == 0 else order[::-1])

@@ -1,10 +1,11 @@
-"""Label a corpus on two Ray workers that are killed meanwhile, and measure correctness, speed and memory.
+"""Measure the correctness, speed and memory of labelling a corpus on two Ray workers while processes are killed.
 
-The corpus has short texts of eight data sets in random order, in several Parquet files, with a number for each row.
+The corpus consists of short texts of eight data sets in random order, in Parquet files, with a number for each row.
 The model is the plain head on MiniLM. `headhunt predict` is started, its driver is killed with SIGKILL, it is started
-again, and one of its workers is killed. The bare loop is `Predictor.outputs` over texts in memory, in two processes
-with one thread each, before, between and after. The speed of the corpus is measured between shards while no process is
-killed; the start of Ray counts only in `seconds`. `--quick` kills only a worker, because Ray takes long to start again.
+again, and one worker is killed. The bare loop is `Predictor.outputs` over texts in memory, in two processes with one
+thread each. It is measured before, between and after these runs. The speed of the corpus is measured between shards
+while no process is killed; the start of Ray counts only in `seconds`. `--quick` kills only a worker, because Ray takes
+long to start again.
 
     python benchmarks/corpus.py --data DIR --out benchmarks/results/corpus.json
 """
@@ -40,14 +41,14 @@ texts = pq.read_table(file, columns=["text"])["text"][:rows].to_pylist()
 predictor.outputs(texts[:256])
 print("ready", flush=True)
 for _ in sys.stdin:
-    began = time.perf_counter()
+    started = time.perf_counter()
     predictor.outputs(texts)
-    print(len(texts) / (time.perf_counter() - began), flush=True)
+    print(len(texts) / (time.perf_counter() - started), flush=True)
 """
 
 
-class Bare:
-    """Two processes that predict on request."""
+class BareLoop:
+    """Two processes that measure the bare loop on request."""
 
     def __init__(self, model: Path, files: list[Path], rows: int) -> None:
         self._processes = [
@@ -98,6 +99,7 @@ def make_corpus(data: Path, folder: Path, rows: int) -> list[Path]:
 
 
 def make_model(data: Path, encoder: str, folder: Path) -> None:
+    """Train and save the plain head."""
     from headhunt.engine import api
     from headhunt.spec import Recipe, Spec
 
@@ -108,7 +110,7 @@ def make_model(data: Path, encoder: str, folder: Path) -> None:
 
 
 class Run:
-    """`headhunt predict` in a process of its own, and the memory of its workers."""
+    """A process of `headhunt predict`, and the peak memory of its workers."""
 
     def __init__(self, model: Path, folder: Path, shard_rows: int) -> None:
         self.out = folder / "out"
@@ -149,7 +151,7 @@ class Run:
             sys.exit(f"headhunt predict ended early:\n{self._log.read_text()[-3000:]}")
 
     def rate(self, since: float) -> float:
-        """Return the rows per second, from when each worker has made a shard."""
+        """Return the rows per second, from when each worker has written a shard."""
         times = sorted((path.stat().st_mtime, path) for path in self.shards() if path.stat().st_mtime > since)
         counted = times[WORKERS:]
         rows = sum(pq.read_metadata(path).num_rows for _, path in counted)
@@ -167,7 +169,7 @@ class Run:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="texts in all")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the corpus")
     args = parser.parse_args()
     rows, shard_rows, sample = (3_000, 128, 1_000) if args.quick else (args.rows, 16_384, 49_152)
     if not args.quick and rows < 1_000_000:
@@ -179,32 +181,31 @@ def main() -> None:
         make_model(args.data, encoder_folder(args.encoder), model)
         files = make_corpus(args.data, folder / "in", rows)
         shards = sum(-(-pq.read_metadata(file).num_rows // shard_rows) for file in files)
-        bare = Bare(model, files, min(sample, rows // FILES))
+        bare = BareLoop(model, files, min(sample, rows // FILES))
         limits = [bare.rate()]
 
         spent, peak, rates = 0.0, 0.0, []
         if not args.quick:
-            began = time.time()
+            started = time.time()
             first = Run(model, folder, shard_rows)
             first.watch(shards * 45 // 100)
             first.kill()
-            spent, peak = time.time() - began, first.peak
-            rates.append(first.rate(began))
+            spent, peak = time.time() - started, first.peak
+            rates.append(first.rate(started))
             limits.append(bare.rate())
 
-        began = time.time()
+        started = time.time()
         second = Run(model, folder, shard_rows)
         second.watch(shards * 45 // 100)
-        rates.append(second.rate(began))
-        victims = second.workers()
-        victims[0].kill()
+        rates.append(second.rate(started))
+        second.workers()[0].kill()
         second.watch(None)
-        spent += time.time() - began
+        spent += time.time() - started
         limits.append(bare.rate())
         bare.end()
         ids = np.concatenate([pq.read_table(path, columns=["id"])["id"].to_numpy() for path in second.shards()])
-        labels = sum(pq.read_table(path, columns=["label"])["label"].null_count for path in second.shards())
-    seen = np.bincount(ids, minlength=rows)
+        unlabelled = sum(pq.read_table(path, columns=["label"])["label"].null_count for path in second.shards())
+    counts = np.bincount(ids, minlength=rows)
     ratios = [rate / ((limits[at] + limits[at + 1]) / 2) for at, rate in enumerate(rates)]
     finish(
         args,
@@ -212,9 +213,9 @@ def main() -> None:
             "vs_bare": round(max(ratios), 3),
             "vs_bare_each": [round(ratio, 3) for ratio in ratios],
             "rss_gb": round(max(peak, second.peak), 2),
-            "missing": int((seen == 0).sum()),
-            "repeated": int((seen > 1).sum()),
-            "unlabelled": labels,
+            "missing": int((counts == 0).sum()),
+            "repeated": int((counts > 1).sum()),
+            "unlabelled": unlabelled,
             "rows": rows,
             "rows_a_second": round(max(rates)),
             "bare_rows_a_second": [round(limit) for limit in limits],

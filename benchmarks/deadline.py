@@ -1,8 +1,9 @@
-"""It ends on time, with a model: ten searches of 120 s on real data, whatever the candidates do.
+"""Measure whether ten searches with a time limit of 120 s end on time with a model that loads.
 
-One of the ten has candidates whose single step takes minutes (eight wide convolutions, all rows in one batch), one
-has candidates that want more memory than there is. Each run is a command of its own; its model is then loaded by
-transformers alone. `first_model_s` is from the command to the first loadable model, on SST sentences, 500 rows.
+In one search, a single training step takes minutes (eight wide convolutions, all rows in one batch). In another,
+candidates need more memory than the machine has. Each search is a separate command with 500 training rows. Its model is
+then loaded with transformers only. `first_model_s` is the time from the start of the command to the first loadable
+model, on SST sentences.
 
     python benchmarks/deadline.py --data DIR --out benchmarks/results/deadline.json
 """
@@ -43,31 +44,36 @@ blocks = { layers = 8, heads = [1, 4, 8] }
 learning_rate = { log = [1e-5, 1e-4] }
 freeze = ["embeddings", 2, 3, 4]
 """
-LOADS = """
+LOAD_MODEL = """
 import sys
 from transformers import pipeline
-answer = pipeline("text-classification", model=sys.argv[1], trust_remote_code=True)
-print(answer([{"text": "a fine film", "text_pair": "a good movie"}] if sys.argv[2] == "pair" else ["a fine film"]))
+classify = pipeline("text-classification", model=sys.argv[1], trust_remote_code=True)
+print(classify([{"text": "a fine film", "text_pair": "a good movie"}] if sys.argv[2] == "pair" else ["a fine film"]))
 """
 
 
-def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool, watch: bool) -> dict[str, Any]:
-    """One search; how long it took, what it ended with, and whether its model loads."""
+def run_search(name: str, words: list[str], folder: Path, limit: float, pair: bool, watch: bool) -> dict[str, Any]:
+    """Run a search; return its duration, its outcomes and whether its model loads.
+
+    With `watch`, also measure the time to the first model.
+    """
     out = folder / name
-    began = time.monotonic()
+    started = time.monotonic()
     command = [sys.executable, "-m", "headhunt.cli", "search", *words, "--time", f"{limit}s", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     first = None
     while watch and process.poll() is None and first is None:
         if (out / "best" / "headhunt.json").exists():
-            first = time.monotonic() - began
+            first = time.monotonic() - started
         time.sleep(0.1)
-    told, _ = process.communicate(timeout=limit * 3)
-    took = time.monotonic() - began
+    output, _ = process.communicate(timeout=limit * 3)
+    seconds = time.monotonic() - started
     if process.returncode:
-        print(told, flush=True)
-    loads = subprocess.run(
-        [sys.executable, "-c", LOADS, str(out / "model"), "pair" if pair else "one"], capture_output=True, text=True
+        print(output, flush=True)
+    loading = subprocess.run(
+        [sys.executable, "-c", LOAD_MODEL, str(out / "model"), "pair" if pair else "single"],
+        capture_output=True,
+        text=True,
     )
     directory = RunDirectory(out)
     trials = read_state(directory).trials
@@ -75,28 +81,29 @@ def run_one(name: str, words: list[str], folder: Path, limit: float, pair: bool,
     result = directory.read_result()
     scores = result.test.scores if result and result.test else {}
     test = {name: round(metrics["accuracy"].value, 4) for name, metrics in scores.items()}
-    row = {"run": name, "seconds": round(took, 1), "exit": process.returncode, "loads": loads.returncode == 0}
+    row = {"run": name, "seconds": round(seconds, 1), "exit": process.returncode, "loads": loading.returncode == 0}
     row |= {"outcomes": dict(outcomes), "model_from": result.model_from if result else None, "test": test}
     if watch:
         row["first_model_s"] = None if first is None else round(first, 1)
-    if loads.returncode:
-        print(loads.stderr[-1500:], flush=True)
+    if loading.returncode:
+        print(loading.stderr[-1500:], flush=True)
     print(json.dumps(row), flush=True)
     return row
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--only", nargs="*", help="just these of the plans")
-    parser.add_argument("--abreast", type=int, default=1, help="runs at a time, each with a worker less for it")
+    parser.add_argument("--runs", type=int, default=10, help="number of searches")
+    parser.add_argument("--only", nargs="*", help="only these: sst2, trec6, mrpc, hangs or hungry")
+    # --abreast is the former name, in the command of the committed result.
+    parser.add_argument("--parallel", "--abreast", type=int, default=1, help="searches at a time; they share the cores")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     limit, count = (25, 1) if args.quick else (120, args.runs)
     tasks = {"sst2": "cs224n_sst5", "trec6": "trec6", "mrpc": "mrpc"}
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        os.environ |= {"HEADHUNT_CACHE": made, "TOKENIZERS_PARALLELISM": "false"}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        os.environ |= {"HEADHUNT_CACHE": temporary, "TOKENIZERS_PARALLELISM": "false"}
         for name, text in (("hangs", HANGS), ("hungry", HUNGRY)):
             (folder / f"{name}.toml").write_text(text)
         plans = [*("sst2", "trec6", "mrpc") * 3][: count - 2 if count > 2 else count]
@@ -104,21 +111,20 @@ def main() -> None:
         plans = args.only or plans
         cores = len(os.sched_getaffinity(0))
 
-        def one(numbered: tuple[int, str]) -> dict[str, Any]:
-            number, plan = numbered
+        def run_plan(number: int, plan: str) -> dict[str, Any]:
             task = plan if plan in tasks else "sst2"
             words = [str(args.data / tasks[task]), "--encoder", encoder, "--limit", "500", "--seed", str(number)]
-            words += ["--problem-type", "single_label_classification", "--workers", str(max(1, cores // args.abreast))]
+            words += ["--problem-type", "single_label_classification", "--workers", str(max(1, cores // args.parallel))]
             words += ["--space", str(folder / f"{plan}.toml")] if plan not in tasks else []
-            return run_one(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2")
+            return run_search(f"{number}-{plan}", words, folder, limit, task == "mrpc", plan == "sst2")
 
-        with ThreadPoolExecutor(args.abreast) as pool:
-            rows = list(pool.map(one, enumerate(plans)))
+        with ThreadPoolExecutor(args.parallel) as pool:
+            rows = list(pool.map(run_plan, range(len(plans)), plans))
     late = [row for row in rows if row["seconds"] > limit + 5]
-    good = [row for row in rows if row["exit"] == 0 and row["loads"] and row not in late]
-    first = [row["first_model_s"] for row in rows if row.get("first_model_s") is not None]
-    result = {"on_time_with_model": len(good), "runs": len(rows), "limit_s": limit}
-    result |= {"longest_s": max(row["seconds"] for row in rows), "first_model_s": max(first, default=None)}
+    on_time = [row for row in rows if row["exit"] == 0 and row["loads"] and row not in late]
+    first_models = [row["first_model_s"] for row in rows if row.get("first_model_s") is not None]
+    result: dict[str, Any] = {"on_time_with_model": len(on_time), "runs": len(rows), "limit_s": limit}
+    result |= {"longest_s": max(row["seconds"] for row in rows), "first_model_s": max(first_models, default=None)}
     finish(args, {**result, "each": rows})
 
 

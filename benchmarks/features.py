@@ -1,7 +1,9 @@
-"""What stored activations save: one epoch from layer 0 and from half of the layers, beside `transformers.Trainer`'s.
+"""Measure one epoch of training from cached activations, compared with one epoch of `transformers.Trainer`.
 
-SST sentences of about 25 tokens, 500 rows, batch 32, all in one process with all threads, interleaved, best of several.
-Storing the activations is timed apart: it is done once for all candidates.
+The activations are those of layer 0 and of the middle layer, and those of the last layer, where only the head is
+trained. The data are 500 SST sentences of about 25 tokens, in batches of 32. All runs share one process with all
+threads and take turns; the best time of each counts. Filling the cache is timed separately, because it is done once for
+all candidates.
 
     python benchmarks/features.py --data DIR --out benchmarks/results/features.json
 """
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,7 +31,8 @@ from headhunt.spec import Spec
 from headhunt.study.requests import Request
 
 
-def stored_epoch(runner: TrialRunner, encoder: str, freeze: int | str) -> Callable[[], object]:
+def cached_epoch(runner: TrialRunner, encoder: str, freeze: int | Literal["embeddings"]) -> Callable[[], object]:
+    """Return a function that trains one epoch from the cached activations below the first trained layer."""
     recipe = replace(RECIPE, freeze=freeze)
     spec = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=recipe).canonical()
     ready = runner.open(spec, np.arange(len(runner.targets)), Request(trial=0, spec=spec, seed=0))
@@ -46,28 +50,28 @@ def stored_epoch(runner: TrialRunner, encoder: str, freeze: int | str) -> Callab
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="timed epochs of each run")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     rows, repeats = (64, 1) if args.quick else (500, args.repeats)
     task = Task.load(args.data / "cs224n_sst5", limit=rows, seed=0, problem_type="single_label_classification")
-    task.splits.pop("validation", None)  # every row of the runner is then a training row
+    task.splits.pop("validation", None)  # so that all rows of the runner are training rows
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         save_task(task, Path(folder) / "task")
         runner = TrialRunner(RunnerSettings(folder, metric="accuracy"))
-        began = time.perf_counter()
-        half = stored_epoch(runner, encoder, 3)
+        started = time.perf_counter()
+        half = cached_epoch(runner, encoder, 3)
         half()
-        storing = time.perf_counter() - began
-        whole = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=replace(RECIPE, freeze="all"))
-        tokens = runner.open(whole, np.arange(rows), Request(trial=0, spec=whole, seed=0)).tokens
-        depth = runner.activation_caches(whole, tokens)[0].encoder.depth
+        first_epoch_s = time.perf_counter() - started
+        frozen = Spec(encoder=encoder, head=Head(pooling="attention"), recipe=replace(RECIPE, freeze="all"))
+        tokens = runner.open(frozen, np.arange(rows), Request(trial=0, spec=frozen, seed=0)).tokens
+        depth = runner.activation_caches(frozen, tokens)[0].encoder.depth
         runs = {
             "trainer": trainer_epoch(task, encoder, folder),
-            "from_zero": stored_epoch(runner, encoder, "embeddings"),
+            "from_zero": cached_epoch(runner, encoder, "embeddings"),
             "from_half": half,
-            "head_alone": stored_epoch(runner, encoder, depth),
+            "head_alone": cached_epoch(runner, encoder, depth),
         }
         times = interleaved(runs, repeats, warm=not args.quick)
     best = {name: min(values) for name, values in times.items()}
@@ -77,7 +81,7 @@ def main() -> None:
             "from_half_vs_trainer": round(best["trainer"] / best["from_half"], 2),
             "from_zero_vs_trainer": round(best["trainer"] / best["from_zero"], 2),
             "head_alone_vs_trainer": round(best["trainer"] / best["head_alone"], 1),
-            "storing_and_first_epoch_s": round(storing, 2),
+            "storing_and_first_epoch_s": round(first_epoch_s, 2),
             "tokens_per_text": round(float(tokens.lengths.mean()), 1),
             "seconds": {name: [round(value, 3) for value in values] for name, values in times.items()},
             "threads": torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""Compare code of Headhunt with libraries that do the same: folds with scikit-learn, near-duplicates with datasketch.
+"""Measure the speed and results of Headhunt's folds and near-duplicates, compared with scikit-learn and datasketch.
 
 `python benchmarks/libraries.py --data DIR` reads `DIR/sst2/train.parquet`, which has short texts in the columns `text`
 and `label`. It prints the figures as one line of JSON at the end. `--quick` uses 5,000 rows.
@@ -31,6 +31,7 @@ _BANDS, _PER_BAND = 4, 4  # as in headhunt.data.duplicates
 
 
 def group_with_headhunt(rows: Rows) -> np.ndarray:
+    """Group near-duplicates with Headhunt."""
     return group_duplicates([TextColumns(rows, ["text"], compute_sketches(rows, ["text"]))])[0]
 
 
@@ -64,6 +65,7 @@ def group_with_datasketch(rows: Rows) -> np.ndarray:
 
 
 def compare_duplicates(rows: Rows) -> dict:
+    """Return time, groups and grouped rows of both libraries."""
     figures: dict = {"rows": len(rows), "bands": _BANDS, "rows_per_band": _PER_BAND, "similarity": MIN_SIMILARITY}
     members = {}
     for name, group in (("headhunt", group_with_headhunt), ("datasketch", group_with_datasketch)):
@@ -80,17 +82,21 @@ def compare_duplicates(rows: Rows) -> dict:
 
 
 def compare_folds(strata: np.ndarray, groups: np.ndarray) -> dict:
+    """Return time and balance of the folds of both libraries, and the fraction of rows in the same fold."""
     figures: dict = {"rows": len(strata), "groups": len(np.unique(groups)), "folds": _FOLDS}
     started = time.perf_counter()
-    ours = assign_folds(strata, groups, _FOLDS, 0)
-    figures["headhunt"] = {"seconds": round(time.perf_counter() - started, 3), **_measure_balance(strata, ours)}
+    headhunt_folds = assign_folds(strata, groups, _FOLDS, 0)
+    figures["headhunt"] = {
+        "seconds": round(time.perf_counter() - started, 3),
+        **_measure_balance(strata, headhunt_folds),
+    }
     started = time.perf_counter()
-    folds = np.zeros(len(strata), np.int64)
+    sklearn_folds = np.zeros(len(strata), np.int64)
     splitter = StratifiedGroupKFold(_FOLDS, shuffle=True, random_state=0)
     for number, (_, held_out) in enumerate(splitter.split(strata, strata, groups)):
-        folds[held_out] = number
-    figures["sklearn"] = {"seconds": round(time.perf_counter() - started, 3), **_measure_balance(strata, folds)}
-    figures["same_fold"] = round(float((ours == folds).mean()), 3)
+        sklearn_folds[held_out] = number
+    figures["sklearn"] = {"seconds": round(time.perf_counter() - started, 3), **_measure_balance(strata, sklearn_folds)}
+    figures["same_fold"] = round(float((headhunt_folds == sklearn_folds).mean()), 3)
     return figures
 
 
@@ -108,17 +114,17 @@ def main() -> None:
     """Parse the command line, compare and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="directory with sst2/train.parquet")
-    parser.add_argument("--quick", action="store_true", help="5,000 rows")
+    parser.add_argument("--quick", action="store_true", help="use 5,000 rows")
     parser.add_argument("--out", type=Path, help="also write the figures to this file")
-    given = parser.parse_args()
-    table = pq.read_table(given.data / "sst2" / "train.parquet", columns=["text", "label"])
-    texts = Rows("sst2", table.slice(0, 5_000 if given.quick else 60_000))
-    labelled = Rows("sst2", table.slice(0, 5_000 if given.quick else 50_000))
+    args = parser.parse_args()
+    table = pq.read_table(args.data / "sst2" / "train.parquet", columns=["text", "label"])
+    texts = Rows("sst2", table.slice(0, 5_000 if args.quick else 60_000))
+    labelled = Rows("sst2", table.slice(0, 5_000 if args.quick else 50_000))
     strata = np.unique(labelled.table["label"].to_numpy(), return_inverse=True)[1].reshape(-1)
     report = {
         "near_duplicates": compare_duplicates(texts),
         "folds": compare_folds(strata, group_with_headhunt(labelled)),
-        "command": f"python benchmarks/libraries.py --data DIR{' --quick' if given.quick else ''}",
+        "command": f"python benchmarks/libraries.py --data DIR{' --quick' if args.quick else ''}",
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("numpy", "scikit-learn", "datasketch")},
@@ -127,9 +133,9 @@ def main() -> None:
         "load_average": round(os.getloadavg()[0], 1),  # other work on the machine makes the seconds larger
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(report, indent=2) + "\n")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report))
 
 

@@ -1,7 +1,7 @@
-"""Time and memory of loading a big CSV: read, check, find near-duplicates, split.
+"""Measure the time and memory of loading a large CSV file: reading, checks, near-duplicates and splits.
 
-`python benchmarks/load.py` makes 1,000,000 rows where they are missing, loads them in a fresh process with an empty
-cache, and prints the figures as one line of JSON at the end. `--quick` does it with 50,000 rows.
+`python benchmarks/load.py` writes a file of 1,000,000 rows unless it exists. It loads the file in a new process with an
+empty cache, and prints the figures as one line of JSON at the end. `--quick` uses 50,000 rows.
 """
 
 import argparse
@@ -31,31 +31,31 @@ print(json.dumps({"seconds": round(seconds, 2), "rss_gb": round(peak / 1e9, 3), 
 """
 
 
-def load_in_fresh_process(path: Path) -> dict:
-    """Load the file in a process of its own, so that its peak memory is that of loading alone."""
+def load_in_new_process(path: Path) -> dict:
+    """Load the file in a new process, so that the peak memory is that of loading only."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "HEADHUNT_CACHE": cache}
         command = [sys.executable, "-c", _LOAD, str(path)]
-        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+        process = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(process.stdout)
 
 
 def main() -> None:
-    """Parse the command line, make the data, load them and report."""
+    """Parse the command line, write the data, load them and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--quick", action="store_true", help="50,000 rows")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the file")
+    parser.add_argument("--quick", action="store_true", help="use 50,000 rows")
     parser.add_argument("--out", type=Path, help="also write the figures to this file")
-    given = parser.parse_args()
-    rows = 50_000 if given.quick else given.rows
+    args = parser.parse_args()
+    rows = 50_000 if args.quick else args.rows
     path = Path(tempfile.gettempdir()) / f"headhunt-load-{rows}.csv"
     if not path.exists():
-        print(f"making {rows:,} rows in {path}", flush=True)
+        print(f"writing {rows:,} rows to {path}", flush=True)
         unfinished = path.with_suffix(".part")
         write_csv(unfinished, rows)
         unfinished.replace(path)
     print(f"loading {path.stat().st_size / 1e6:.0f} MB", flush=True)
-    figures = load_in_fresh_process(path)
+    figures = load_in_new_process(path)
     report = {
         **figures,
         "rows": rows,
@@ -69,9 +69,9 @@ def main() -> None:
         },
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(report, indent=2) + "\n")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report))
 
 

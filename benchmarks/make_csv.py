@@ -1,7 +1,7 @@
-"""Write a CSV of labelled texts, as many rows as wanted: `python benchmarks/make_csv.py reviews.csv --rows 1000000`.
+"""Write a CSV file of synthetic labelled texts: `python benchmarks/make_csv.py reviews.csv --rows 1000000`.
 
-The texts look like short reviews: word frequencies follow Zipf's law, lengths are log-normal, classes share most of
-their words, and some rows repeat others exactly or but for a word, as scraped data do.
+The texts resemble short reviews. Word frequencies follow Zipf's law, and lengths are log-normal. Classes share most of
+their words. As in scraped data, some rows repeat others exactly or with an additional word.
 """
 
 import argparse
@@ -26,15 +26,15 @@ _BLOCK = 20_000
 
 
 def make_vocabulary(random: np.random.Generator, size: int = 20_000) -> np.ndarray:
-    """Make words: common English ones first, then made-up ones that could be names."""
+    """Return common English words, followed by invented words."""
     syllables = [onset + vowel for onset in _ONSETS.split() for vowel in "aeiou"]
-    made = {"".join(random.choice(syllables, random.integers(2, 5))) for _ in range(size)}
+    invented = {"".join(random.choice(syllables, random.integers(2, 5))) for _ in range(size)}
     common = _COMMON.split()
-    return np.array(common + sorted(made - set(common)), dtype=object)
+    return np.array(common + sorted(invented - set(common)), dtype=object)
 
 
-def write_texts(rows: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield (text, label), one block of rows drawn at a time."""
+def generate_texts(rows: int, seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield (text, label). Random numbers are drawn for a block of rows at a time."""
     random = np.random.default_rng(seed)
     words = make_vocabulary(random)
     weights = 1 / (np.arange(len(words)) + 2.7)
@@ -72,17 +72,17 @@ def write_csv(path: Path, rows: int, seed: int = 0) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "text", "label"))
-        writer.writerows((number, *row) for number, row in enumerate(write_texts(rows, seed)))
+        writer.writerows((number, *row) for number, row in enumerate(generate_texts(rows, seed)))
 
 
 def main() -> None:
-    """Parse the command line and write."""
+    """Parse the command line and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    write_csv(given.path, given.rows, given.seed)
+    parser.add_argument("path", type=Path, help="file to write")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the file")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    args = parser.parse_args()
+    write_csv(args.path, args.rows, args.seed)
 
 
 if __name__ == "__main__":

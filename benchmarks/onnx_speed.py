@@ -1,4 +1,4 @@
-"""Compare the speed of an exported model with torch, and measure the cost of 8 bits.
+"""Measure the speed of an exported ONNX model compared with torch, and the loss of accuracy with 8-bit weights.
 
 The model is the plain head on SST-2 with 500 training rows. The time is from token ids to probabilities, including
 padding, with the same rows and threads. The models take turns; a ratio compares the best times of each batch, p50 and
@@ -32,6 +32,7 @@ Run = Callable[[np.ndarray], Any]
 
 
 def with_torch(folder: Path, precision: str, texts: list[str]) -> Run:
+    """Return a function that predicts rows of the texts with torch."""
     predictor = Predictor.load(folder, device=torch.device("cpu"), precision=precision)
     tokens = predictor.tokenise(texts)
     context = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
@@ -44,30 +45,31 @@ def with_torch(folder: Path, precision: str, texts: list[str]) -> Run:
 
 
 def with_onnx(folder: Path, threads: int, texts: list[str]) -> Run:
+    """Return a function that predicts rows of the texts with ONNX Runtime."""
     model = Model(folder, threads)
     encoded = model.encode(texts)
     return lambda rows: model.run([encoded[i] for i in rows])
 
 
-def race(runs: dict[str, Run], batches: list[np.ndarray], repeats: int) -> dict[str, np.ndarray]:
+def time_batches(runs: dict[str, Run], batches: list[np.ndarray], repeats: int) -> dict[str, np.ndarray]:
     """Return the seconds of every call (repeats, batches); the models take turns, and the first turn is a warm-up."""
     times: dict[str, list[list[float]]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
-            taken = []
+            seconds = []
             for rows in batches:
                 started = time.perf_counter()
                 run(rows)
-                taken.append(time.perf_counter() - started)
+                seconds.append(time.perf_counter() - started)
             if turn:
-                times[name].append(taken)
-            print(f"{turn} batch {len(batches[0])} {name}: {sum(taken):.2f} s", flush=True)
-    return {name: np.array(taken) for name, taken in times.items()}
+                times[name].append(seconds)
+            print(f"{turn} batch {len(batches[0])} {name}: {sum(seconds):.2f} s", flush=True)
+    return {name: np.array(seconds) for name, seconds in times.items()}
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of both runtimes")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     rows, repeats, singles, full = (64, 2, 40, 2) if args.quick else (500, 7, 300, 20)
@@ -104,23 +106,25 @@ def main() -> None:
         }
         order = np.random.default_rng(0).permutation(len(texts))
         for batch, count in ((1, singles), (32, full)):
-            times = race(runs, list(order[: batch * count].reshape(count, batch)), repeats)
-            best = {name: float(taken.min(0).sum()) for name, taken in times.items()}
+            times = time_batches(runs, list(order[: batch * count].reshape(count, batch)), repeats)
+            best = {name: float(seconds.min(0).sum()) for name, seconds in times.items()}
             result |= {
                 f"onnx_vs_torch_batch{batch}": round(best["torch"] / best["onnx"], 2),
                 f"onnx_vs_torch_bf16_batch{batch}": round(best["torch_bf16"] / best["onnx"], 2),
                 f"int8_vs_torch_bf16_batch{batch}": round(best["torch_bf16"] / best["onnx_int8"], 2),
                 f"int8_vs_fp32_speed_batch{batch}": round(best["onnx"] / best["onnx_int8"], 2),
-                f"ms_batch{batch}": {name: percentiles(taken) for name, taken in times.items()},
+                f"ms_batch{batch}": {name: percentiles(seconds) for name, seconds in times.items()},
             }
     finish(args, {**result, "int8_vs_fp32_speed": result["int8_vs_fp32_speed_batch32"]})
 
 
 def size(folder: Path) -> int:
+    """Return the bytes of an exported model."""
     return (folder / "model.onnx").stat().st_size
 
 
 def percentiles(times: np.ndarray) -> dict[str, float]:
+    """Return the median and the 99th percentile in milliseconds."""
     return {f"p{q}": round(1e3 * float(np.percentile(times, q)), 2) for q in (50, 99)}
 
 

@@ -1,8 +1,9 @@
-"""What a search costs beside its trials, and what workers gain, with real trials of the real encoder.
+"""Measure the time of a search beyond its trials, and the speed of Ray workers compared with one process.
 
-`inline_vs_sum`: wall time of 200 probe-sized trials in this process, as a multiple of the sum of their own times; the
-decisions, the ledger and its syncs are in the first and not in the second. `ray_speedup`: trials per second of two
-one-thread Ray workers against this process with two threads, the same trials, start-up not counted, best of two each.
+`inline_vs_sum` is the wall time of 200 small trials in this process, divided by the sum of their own times. Only the
+wall time includes the decisions of the study and the writing of the ledger. `ray_speedup` is the trials per second of
+two Ray workers with one thread each, divided by those of this process with all threads. Both run the same trials;
+start-up is not counted. The best of two turns counts.
 
     python benchmarks/overhead.py --data DIR --out benchmarks/results/overhead.json
 """
@@ -46,12 +47,13 @@ SMALL = Space.from_dict(
 
 
 def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) -> dict[str, Any]:
-    own: list[float] = []
+    """Run a study in this process and compare its wall time with the time of its trials."""
+    trial_seconds: list[float] = []
 
     def evaluate(request: EvaluateTrial) -> Any:
         spec = replace(request.spec, recipe=replace(request.spec.recipe, freeze="all")).canonical()
         outcome = runner.run(replace(request, spec=spec, checkpoint=None, resume_from=None))
-        own.append(outcome.seconds)
+        trial_seconds.append(outcome.seconds)
         return outcome
 
     with LedgerWriter(RunDirectory(folder)) as ledger:
@@ -64,29 +66,30 @@ def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) 
             ladder=Ladder((1.0,)),
             known=False,
         )
-        began = time.perf_counter()
+        started = time.perf_counter()
         study.run()
-        wall = time.perf_counter() - began
+        wall = time.perf_counter() - started
     return {
-        "inline_vs_sum": round(wall / sum(own), 4),
-        "trials": len(own),
-        "mean_trial_s": round(sum(own) / len(own), 3),
+        "inline_vs_sum": round(wall / sum(trial_seconds), 4),
+        "trials": len(trial_seconds),
+        "mean_trial_s": round(sum(trial_seconds) / len(trial_seconds), 3),
     }
 
 
 def trials_per_second(executor: Any, encoder: str, count: int) -> float:
+    """Run short trials on an executor and return the trials per second."""
     spec = replace(plain(encoder), head=Head(pooling="mean"))
     spec = replace(spec, recipe=replace(spec.recipe, freeze=3))
     requests = [EvaluateTrial(trial=i, spec=spec, rung=0, fraction=1 / 9, seed=i) for i in range(count)]
-    began = time.perf_counter()
+    started = time.perf_counter()
     for request in requests:
         executor.submit(request)
-    done = 0
-    while done < count:
+    finished = 0
+    while finished < count:
         for _, outcome in executor.wait(60):
             assert outcome.outcome == "ok", outcome
-            done += 1
-    return count / (time.perf_counter() - began)
+            finished += 1
+    return count / (time.perf_counter() - started)
 
 
 def main() -> None:
@@ -100,21 +103,22 @@ def main() -> None:
         settings = RunnerSettings(folder, metric="accuracy")
         runner = TrialRunner(settings)
         result = inline_vs_sum(runner, encoder, trials, Path(folder) / "run")
-        inline, rates = InlineExecutor(runner.run), {"inline": [], "ray": []}
+        inline = InlineExecutor(runner.run)
+        rates: dict[str, list[float]] = {"inline": [], "ray": []}
         workers = RayExecutor(
             "headhunt.engine.trial_runner:TrialRunner",
             {"settings": replace(settings, threads=1)},
             workers=2,
         )
         try:
-            trials_per_second(workers, encoder, 4)  # warms both
+            trials_per_second(workers, encoder, 4)  # warm-up of both workers
             for _ in range(turns):
                 rates["inline"].append(trials_per_second(inline, encoder, count))
                 rates["ray"].append(trials_per_second(workers, encoder, count))
         finally:
             workers.close()
     result["ray_speedup"] = round(max(rates["ray"]) / max(rates["inline"]), 3)
-    result["trials_per_second"] = {name: [round(rate, 3) for rate in found] for name, found in rates.items()}
+    result["trials_per_second"] = {name: [round(rate, 3) for rate in values] for name, values in rates.items()}
     result["inline_threads"] = torch.get_num_threads()
     finish(args, result)
 

@@ -1,6 +1,8 @@
-"""The same recipe gives the same accuracy as `transformers.Trainer`: SST-2, 500 training rows, the plain head.
+"""Measure the test accuracy of Headhunt and of `transformers.Trainer` with the same recipe.
 
-python benchmarks/parity.py --data DIR --out benchmarks/results/parity.json
+Both train the plain head on 500 rows of SST-2.
+
+    python benchmarks/parity.py --data DIR --out benchmarks/results/parity.json
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from headhunt.data import Task
 from headhunt.engine import api
 from headhunt.spec import Recipe, Spec
 
-# Trainer's schedule of the same name; its defaults for the rest: AdamW without decay, clipping at 1, whole precision.
+# The schedule has the same name in Trainer. The rest are its defaults: AdamW without decay, clipping at 1, fp32.
 RECIPE = Recipe(
     learning_rate=5e-5, epochs=10, batch_size=32, weight_decay=0.0, schedule="cosine", warmup=0.06, max_length=128
 )
 
 
 def headhunt_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> float:
+    """Train with Headhunt and return the test accuracy."""
     spec = Spec(encoder=encoder, recipe=recipe)
     training, predictor = api.prepare(task, task.splits["train"], spec, seed=seed)
     for _ in training.reports():
@@ -31,6 +34,7 @@ def headhunt_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> fl
 
 
 def trainer_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> float:
+    """Train with `transformers.Trainer` and return the test accuracy."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -78,7 +82,7 @@ def trainer_accuracy(task: Task, encoder: str, recipe: Recipe, seed: int) -> flo
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="training runs of each")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     recipe, rows, seeds = RECIPE, 500, range(args.seeds)

@@ -1,4 +1,4 @@
-"""Measure the study without training: 20,000 toy trials on 64 simulated workers in virtual time.
+"""Measure the time of the study's decisions: 20,000 toy trials on 64 simulated workers in virtual time.
 
 Full training takes 45 to 135 s of virtual time. The study's own time is real, and idle workers wait for it: proposals,
 promotions, writing the ledger and syncing it to disk.
@@ -52,8 +52,8 @@ def open_study(folder: Path, trials: int, executor: VirtualExecutor) -> Study:
 
 def main() -> None:
     parser = options(__doc__, data=False, encoder=False)
-    parser.add_argument("--trials", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--trials", type=int, default=20_000, help="number of trials")
+    parser.add_argument("--workers", type=int, default=64, help="number of simulated workers")
     parser.add_argument("--folder", type=Path, default=None, help="parent of the temporary run directory")
     args = parser.parse_args()
     trials = 1_000 if args.quick else args.trials

@@ -1,12 +1,12 @@
-"""The real thing: searches of ten minutes on three tasks of 500 rows, `bohb` beside `random` and the plain head.
+"""Measure the test scores of ten-minute searches with `bohb` and `random`, compared with the plain head.
 
-500 rows are drawn of the training split and up to 1,000 of the test split, by pandas' `sample` with seed 0. sst2 is
-drawn from SST sentences (cs224n_sst5 without the neutral class). Each search is a command of its own with two workers.
-Kept of each: the summary, what every rung cost, and the best score over time.
+There are three tasks. 500 rows are drawn from the training split and up to 1,000 from the test split, with pandas
+`sample` and seed 0. sst2 consists of SST sentences (cs224n_sst5 without the neutral class). Each search is a separate
+command with two workers. Its summary, the time of each rung and the best score over time are stored.
 
     python benchmarks/search.py --data DIR --out benchmarks/results/search.json
 
-Searches that are in `search/` beside the result already are not repeated.
+Searches stored in `benchmarks/results/search/` are not repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STRATEGIES = ("bohb", "random")
 
 
 def draw(name: str, data: Path, folder: Path, rows: int = 500, seed: int = 0) -> list[str]:
-    """The words of a command that name this task's data."""
+    """Write the rows of a task to files and return the command-line arguments that select them."""
     source = data / ("cs224n_sst5" if name == "sst2" else name)
     train = pandas.read_parquet(source / "train.parquet")
     test = pandas.read_parquet(source / ("dev.parquet" if name == "sst2" else "test.parquet"))
@@ -53,8 +53,8 @@ def draw(name: str, data: Path, folder: Path, rows: int = 500, seed: int = 0) ->
     ]
 
 
-def curve_of(folder: Path, top: int) -> list[tuple[float, float]]:
-    """Seconds and the best score so far of fully judged candidates."""
+def best_scores(folder: Path, top: int) -> list[tuple[float, float]]:
+    """Return each improvement of the best score of fully evaluated candidates, with its time in seconds."""
     state = read_state(RunDirectory(folder))
     curve, best = [], -1.0
     for (number, rung), at in zip(state.settled, state.times, strict=True):
@@ -65,43 +65,46 @@ def curve_of(folder: Path, top: int) -> list[tuple[float, float]]:
     return curve
 
 
-def run_one(words: list[str], folder: Path, strategy: str, minutes: float, encoder: str, seed: int) -> dict[str, Any]:
+def run_search(
+    words: list[str], folder: Path, strategy: str, minutes: float, encoder: str, seed: int
+) -> dict[str, Any]:
+    """Run a search and return its result as plain data, with the best score over time."""
     command = [sys.executable, "-m", "headhunt.cli", "search", *words, "--encoder", encoder, "--strategy", strategy]
     command += ["--time", f"{minutes * 60:.0f}s", "--out", str(folder), "--workers", "2", "--seed", str(seed)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout[-2500:], flush=True)
-    if done.returncode:
-        sys.exit(f"the search failed with {done.returncode}")
-    typed = RunDirectory(folder).read_result()
-    assert typed is not None
-    result = dump(typed)
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(process.stdout[-2500:], flush=True)
+    if process.returncode:
+        sys.exit(f"The search failed with exit code {process.returncode}.")
+    search_result = RunDirectory(folder).read_result()
+    assert search_result is not None
+    result = dump(search_result)
     top = len(result["rungs"]) - 1
     for name in ("winner", "plain"):
         if result[name]:
             result[name]["spec"].pop("encoder", None)
-    return {**result, "curve": curve_of(folder, top), "seed": seed}
+    return {**result, "curve": best_scores(folder, top), "seed": seed}
 
 
-def drawing(kept: Path, seed: int) -> str:
-    """Best judged score over time, a panel per task: bohb, random, and the plain head as a line."""
+def draw_curves(stored: Path, seed: int) -> str:
+    """Return an SVG of the best score over time, a panel per task: bohb, random, and the plain head as a line."""
     colours = {"bohb": "#2563eb", "random": "#d97706"}
     wide, high, left, top = 300, 210, 52, 34
     size = f'width="{3 * (wide + 30)}" height="{high + 100}"'
     font = 'font-family="system-ui, sans-serif" font-size="12" fill="#333"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}><rect width="100%" height="100%" fill="#fff"/>']
-    for place, task in enumerate(TASKS):
-        found = {
+    for column, task in enumerate(TASKS):
+        results = {
             strategy: json.loads(path.read_text())
             for strategy in STRATEGIES
-            if (path := kept / f"{task}-{strategy}-{seed}.json").exists()
+            if (path := stored / f"{task}-{strategy}-{seed}.json").exists()
         }
-        plain = next((one["plain"]["score"] for one in found.values() if one["plain"]["score"]), None)
-        scores = [score for one in found.values() for _, score in one["curve"]] + ([plain] if plain else [])
+        plain = next((result["plain"]["score"] for result in results.values() if result["plain"]["score"]), None)
+        scores = [score for result in results.values() for _, score in result["curve"]] + ([plain] if plain else [])
         if not scores:
             continue
         low, span = min(scores) - 0.01, max(scores) - min(scores) + 0.02
-        end = max(one["seconds"] for one in found.values())
-        x0, y0 = place * (wide + 30) + left, top
+        end = max(result["seconds"] for result in results.values())
+        x0, y0 = column * (wide + 30) + left, top
 
         def x(at: float, x0: float = x0, end: float = end) -> float:
             return x0 + at / end * (wide - left)
@@ -119,28 +122,29 @@ def drawing(kept: Path, seed: int) -> str:
         if plain:
             parts.append(f'<path d="M{x0} {y(plain):.1f}h{wide - left}" stroke="#888" stroke-dasharray="4 4"/>')
             parts.append(f'<text x="{x0 + 4}" y="{y(plain) - 5:.1f}" fill="#777">plain head</text>')
-        for strategy, one in found.items():
-            steps = [*one["curve"], (one["seconds"], one["curve"][-1][1])] if one["curve"] else []
-            path = "".join(
+        for strategy, result in results.items():
+            curve = result["curve"]
+            steps = [*curve, (result["seconds"], curve[-1][1])] if curve else []
+            line = "".join(
                 f"M{x(at):.1f} {y(score):.1f}" if not i else f"H{x(at):.1f}V{y(score):.1f}"
                 for i, (at, score) in enumerate(steps)
             )
-            parts.append(f'<path d="{path}" fill="none" stroke="{colours[strategy]}" stroke-width="2"/>')
+            parts.append(f'<path d="{line}" fill="none" stroke="{colours[strategy]}" stroke-width="2"/>')
         parts.append(f'<text x="{x0 + (wide - left) / 2}" y="{y0 + high + 36}" text-anchor="middle">minutes</text>')
-    drawn = {name: colour for name, colour in colours.items() if list(kept.glob(f"*-{name}-{seed}.json"))}
-    for i, (strategy, colour) in enumerate(drawn.items()):
+    legend = {name: colour for name, colour in colours.items() if list(stored.glob(f"*-{name}-{seed}.json"))}
+    for i, (strategy, colour) in enumerate(legend.items()):
         parts.append(f'<rect x="{left + i * 90}" y="{high + 82}" width="14" height="4" fill="{colour}"/>')
         parts.append(f'<text x="{left + 20 + i * 90}" y="{high + 88}">{strategy}</text>')
-    words = "accuracy on rows the models were not trained on, best so far"
-    parts.append(f'<text x="{left + 190}" y="{high + 88}" fill="#777">{words}</text></svg>')
+    caption = "best validation accuracy so far"
+    parts.append(f'<text x="{left + 190}" y="{high + 88}" fill="#777">{caption}</text></svg>')
     return "\n".join(parts) + "\n"
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--tasks", nargs="*", default=TASKS)
-    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
+    parser.add_argument("--minutes", type=float, default=10.0, help="time limit of each search")
+    parser.add_argument("--tasks", nargs="*", default=TASKS, help="tasks to run")
+    parser.add_argument("--strategies", nargs="*", default=STRATEGIES, help="strategies to run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, default=None, metavar="DIR", help="keep the run directories here")
     args = parser.parse_args()
@@ -148,36 +152,39 @@ def main() -> None:
     tasks, strategies, minutes = args.tasks, args.strategies, args.minutes
     if args.quick:
         tasks, strategies, minutes = ["trec6"], ["bohb"], 0.75
-    kept = RESULTS / "search"
+    stored = RESULTS / "search"
     result: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as made:
-        os.environ |= {"HEADHUNT_CACHE": made, "TOKENIZERS_PARALLELISM": "false"}
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ |= {"HEADHUNT_CACHE": temporary, "TOKENIZERS_PARALLELISM": "false"}
         for strategy in strategies:
             for task in tasks:
-                path = kept / f"{task}-{strategy}-{args.seed}.json"
+                path = stored / f"{task}-{strategy}-{args.seed}.json"
                 if path.exists() and not args.quick:
-                    found = json.loads(path.read_text())
+                    search_data = json.loads(path.read_text())
                 else:
-                    words = draw(task, args.data, Path(made))
-                    folder = (args.runs or Path(made)).absolute() / f"{task}-{strategy}-{args.seed}"
-                    found = run_one(words, folder, strategy, minutes, encoder, args.seed)
+                    words = draw(task, args.data, Path(temporary))
+                    folder = (args.runs or Path(temporary)).absolute() / f"{task}-{strategy}-{args.seed}"
+                    search_data = run_search(words, folder, strategy, minutes, encoder, args.seed)
                     if not args.quick:
-                        kept.mkdir(parents=True, exist_ok=True)
-                        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+                        stored.mkdir(parents=True, exist_ok=True)
+                        path.write_text(json.dumps(search_data, indent=1, ensure_ascii=False) + "\n")
                         for report in folder.glob("report.*"):
-                            # Paths of one machine say nothing elsewhere.
+                            # Paths are specific to one machine.
                             text = report.read_text().replace(encoder, "all-MiniLM-L6-v2").replace(str(folder), "RUN")
-                            path.with_suffix(f".report{report.suffix}").write_text(text.replace(f"{made}/", ""))
-                tested = (found.get("test") or {}).get("scores", {})
-                test = {name: scores["accuracy"]["value"] for name, scores in tested.items()}
+                            path.with_suffix(f".report{report.suffix}").write_text(text.replace(f"{temporary}/", ""))
+                test_scores = (search_data.get("test") or {}).get("scores", {})
+                test = {name: scores["accuracy"]["value"] for name, scores in test_scores.items()}
+                validation = {
+                    name: search_data[name]["score"] if search_data[name] else None for name in ("winner", "plain")
+                }
                 result.setdefault(task, {})[strategy] = {
                     "test": test,
-                    "validation": {name: found[name]["score"] if found[name] else None for name in ("winner", "plain")},
-                    "trials": found["trials"],
-                    "rungs": [[row["results"], row["promoted"], row["seconds"]] for row in found["rungs"]],
+                    "validation": validation,
+                    "trials": search_data["trials"],
+                    "rungs": [[row["results"], row["promoted"], row["seconds"]] for row in search_data["rungs"]],
                 }
     if not args.quick:
-        (RESULTS / "search.svg").write_text(drawing(kept, args.seed))
+        (RESULTS / "search.svg").write_text(draw_curves(stored, args.seed))
     finish(args, {"minutes": minutes, "rung_columns": ["results", "promoted", "worker seconds"], **result})
 
 

@@ -52,7 +52,7 @@ class Client(asyncio.Protocol):
         self.transport.write(self.load.next_request())
 
     def data_received(self, data: bytes) -> None:
-        """Receive a response, or a part of one."""
+        """Receive a response or a piece of it."""
         self.received += data
         end = self.received.find(b"\r\n\r\n")
         if end < 0:
@@ -140,14 +140,14 @@ async def load(port: int, texts: list[str], connections: int, seconds: float, ra
                 else:
                     missed += 1
             await asyncio.sleep(0.005)
-    taken = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     shared.over = True
     codes, times = dict(shared.codes), sorted(shared.times)
     await asyncio.sleep(0 if rate is None else 0.5)
     for client in shared.clients:
         client.transport.abort()
     return {
-        "seconds": taken,
+        "seconds": elapsed,
         "codes": codes,
         "p50_ms": 1000 * times[len(times) // 2] if times else None,
         "p99_ms": 1000 * times[int(len(times) * 0.99)] if times else None,
@@ -157,17 +157,17 @@ async def load(port: int, texts: list[str], connections: int, seconds: float, ra
 
 
 def run_client(port: int, texts: Path, connections: int, seconds: float, rate: float | None = None) -> dict[str, Any]:
-    """Run `load` in a process of its own."""
+    """Run `load` in a new process."""
     words = [HERE, "--client", json.dumps([port, str(texts), connections, seconds, rate])]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    return json.loads(process.stdout)
 
 
 # ---------------------------------------------------------------------------------------------- the server
 
 
 def make(encoder: str, data: Path, folder: Path, count: int) -> tuple[Path, Path]:
-    """Export the plain head and write a file of texts. Runs in a process of its own, so that torch is unloaded."""
+    """Export the plain head and write a file of texts. Runs in a separate process, which unloads torch."""
     from headhunt.data import Task
     from headhunt.delivery.onnx.export import export
     from headhunt.engine import api
@@ -207,11 +207,11 @@ def service(export: Path, threads: int) -> Iterator[tuple[int, int]]:
                 break
             print(line, end="")
         else:
-            sys.exit("the service did not start")
+            sys.exit("The service did not start.")
         yield int(match[1]), process.pid
     finally:
         process.terminate()
-        print(f"the service ended with {process.wait(60)}")
+        print(f"the service ended with exit code {process.wait(60)}")
 
 
 def rss(pid: int) -> float:
@@ -221,7 +221,7 @@ def rss(pid: int) -> float:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the steady load")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     seconds, count, sample = (6.0, 2_000, 256) if args.quick else (args.seconds, 20_000, 2_000)

@@ -1,6 +1,8 @@
-"""SMART on pairs: what it costs a step, and that it does not collapse training; 500 MRPC pairs, cross and siamese.
+"""Measure the cost of SMART per training step, and the test accuracy with and without it, on 500 MRPC pairs.
 
-python benchmarks/smart.py --data DIR --out benchmarks/results/smart.json
+A cross-encoder and a siamese model are trained. Runs in the `.jsonl` file beside the result are not repeated.
+
+    python benchmarks/smart.py --data DIR --out benchmarks/results/smart.json
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ RECIPE = Recipe(learning_rate=1e-4, head_lr_multiplier=5.0, freeze=2, layer_deca
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """One training and its accuracy on the test rows."""
+    """Train one model and return its scores on the test rows."""
     import torch
 
     from headhunt.data import Task
@@ -37,16 +39,19 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     for _ in training.reports():
         pass
     training.finish()
-    found = api.score(predictor, task.splits["test"])
+    evaluation = api.score(predictor, task.splits["test"])
     return {
         **{key: job[key] for key in ("mode", "weight", "seed")},
-        "accuracy": round(100 * found.scores["accuracy"].value, 2),
-        "macro_f1": round(100 * found.scores["macro_f1"].value, 2),
+        "accuracy": round(100 * evaluation.scores["accuracy"].value, 2),
+        "macro_f1": round(100 * evaluation.scores["macro_f1"].value, 2),
     }
 
 
-def cost(data: Path, encoder: str, rows: int, repeats: int) -> dict[str, float]:
-    """Seconds of a step with SMART over one without, both modes, interleaved, best of several epochs."""
+def step_cost(data: Path, encoder: str, rows: int, repeats: int) -> dict[str, float]:
+    """Return the time of a step with SMART divided by that of a step without it, by kind of model.
+
+    Epochs with and without SMART take turns; the best epoch of each counts.
+    """
     from headhunt.data import Task
     from headhunt.engine import api
 
@@ -54,28 +59,28 @@ def cost(data: Path, encoder: str, rows: int, repeats: int) -> dict[str, float]:
     ratios = {}
     for mode, head in HEADS.items():
         best: dict[bool, float] = {}
-        trainings = {}
-        for on in (False, True):
-            recipe = replace(RECIPE, epochs=1, freeze="none", smart=Smart() if on else None)
+        training_runs = {}
+        for enabled in (False, True):
+            recipe = replace(RECIPE, epochs=1, freeze="none", smart=Smart() if enabled else None)
             spec = Spec(encoder=encoder, head=head, recipe=recipe)
-            trainings[on], _ = api.prepare(task, task.splits["train"], spec)
+            training_runs[enabled], _ = api.prepare(task, task.splits["train"], spec)
         for _ in range(repeats + 1):
-            for on, training in trainings.items():
+            for enabled, training in training_runs.items():
                 training.step = training.examples = 0
                 started = time.perf_counter()
                 for _ in training.reports(1):
                     pass
-                best[on] = min(best.get(on, float("inf")), time.perf_counter() - started)
+                best[enabled] = min(best.get(enabled, float("inf")), time.perf_counter() - started)
         ratios[mode] = round(best[True] / best[False], 3)
-        print(f"{mode}: a step with SMART takes {ratios[mode]} times one without", flush=True)
+        print(f"{mode}: a step with SMART takes {ratios[mode]} times as long as a step without it", flush=True)
     return ratios
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
-    parser.add_argument("--only-cost", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3, help="training runs of each setting")
+    parser.add_argument("--workers", type=int, default=2, help="processes with one thread each")
+    parser.add_argument("--only-cost", action="store_true", help="measure only the cost per step")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     log = args.out.with_suffix(".jsonl") if args.out else None
@@ -90,16 +95,19 @@ def main() -> None:
         if (mode, weight, seed) not in done and not args.only_cost
     ]
     with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        for found in pool.imap_unordered(run, jobs):
-            print(found, flush=True)
-            runs.append(found)
+        for scores in pool.imap_unordered(run, jobs):
+            print(scores, flush=True)
+            runs.append(scores)
             if log:
                 with log.open("a") as file:
-                    file.write(json.dumps(found) + "\n")
-    ratios = cost(args.data, encoder, 32 if args.quick else 128, 1 if args.quick else 4)
+                    file.write(json.dumps(scores) + "\n")
+    ratios = step_cost(args.data, encoder, 32 if args.quick else 128, 1 if args.quick else 4)
     gains = {}
     for mode in HEADS if runs else ():
-        means = {w: mean(r["accuracy"] for r in runs if (r["mode"], r["weight"]) == (mode, w)) for w in (0.0, 5.0)}
+        means = {
+            weight: mean(run["accuracy"] for run in runs if (run["mode"], run["weight"]) == (mode, weight))
+            for weight in (0.0, 5.0)
+        }
         gains[mode] = {
             "off": round(means[0.0], 2),
             "on": round(means[5.0], 2),

@@ -36,7 +36,7 @@ from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Limits, Study
 
 TARGET = 0.99 * OPTIMUM
-# The rungs alone and the model alone, beside the named strategies.
+# Variants of bohb: only its rungs, and without its random proposals.
 ABLATIONS = {"random + rungs": ("random", Ladder()), "tpe + rungs, no random share": ("bohb", Ladder())}
 # A proposal of these takes about a second: fraction of the seeds, and maximum cost.
 SLOW = {"gp": (0.1, 40.0)}
@@ -104,7 +104,7 @@ def markdown_table(rows: dict[str, dict[str, dict[str, Any]]], max_cost: float) 
         "# Strategies compared on toy landscapes",
         "",
         "Full-training equivalents until the best fully trained candidate is within 1 % of the optimum: median"
-        f" (quartiles), and how many of the seeds arrived. A dash is more than was allowed: {', '.join(limits)}.",
+        f" (quartiles), and the number of successful seeds. A dash means more than the maximum: {', '.join(limits)}.",
         "",
         "| strategy | " + " | ".join(LANDSCAPES) + " |",
         "|---" * (len(LANDSCAPES) + 1) + "|",
@@ -182,8 +182,8 @@ def main() -> None:
     parser = options(__doc__, data=False, encoder=False)
     parser.add_argument("--seeds", type=int, default=50, help="seeds of bohb and random; others get 0.4 of it, gp 0.1")
     parser.add_argument("--most", type=float, default=400.0, help="maximum full-training equivalents per search")
-    parser.add_argument("--strategies", nargs="*", default=[*STRATEGIES, *ABLATIONS])
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--strategies", nargs="*", default=[*STRATEGIES, *ABLATIONS], help="strategies to run")
+    parser.add_argument("--processes", type=int, default=2, help="searches at a time")
     args = parser.parse_args()
     if args.quick:
         args.seeds, args.most, args.strategies = 2, 80.0, ["bohb", "random"]

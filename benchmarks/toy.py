@@ -2,8 +2,8 @@
 
 A landscape is a score over the leaves of the `default` space for one text, scaled like an accuracy. As in real
 training, optional components switch groups of choices off, and choices depend on each other. Every penalty is zero at
-one candidate, so the optimum is known. The score of a rung is biased against slow learners and noisy, more so for
-earlier rungs.
+one candidate, so the optimum is known. The score of a rung has noise and a bias against slow learners. Both are larger
+for earlier rungs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ LANDSCAPES: dict[str, Callable[[SpecData], float]] = {
 }
 OPTIMUM = 0.9
 STEEPNESS = 0.5  # one random candidate in 100 to 500 is within 1 % of the optimum
-MIN_SCORE = 0.5  # of a collapsed training
+MIN_SCORE = 0.5  # score of a training run that collapsed
 
 
 def slowness(spec: SpecData) -> float:
@@ -195,3 +195,6 @@ class VirtualExecutor:
 
     def stop(self) -> None:
         """Do nothing: no request runs in real time."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""

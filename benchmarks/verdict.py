@@ -1,14 +1,16 @@
-"""Can the verdict be believed? How often it claims a gain where there is none, and sees one where there is.
+"""Measure how often the verdict claims a gain, with and without a true gain.
 
-Plain heads are trained with many seeds on 500 rows of real data, as a search trains them (on all rows, and on the parts
-of the folds), and answer the test rows; these answers are stored. 200 searches are then simulated from them: test rows
-are drawn anew, the trainings with one seed are taken for the winner and those with another for the plain head, and the
-verdict compares them as it does after a search. `false_alarms`: both are plain heads. `power`: every training of the
-winner has 4 points more on 1,000 test rows (wrong answers, drawn anew for each training, are made right).
+Plain heads are trained with ten seeds on 500 rows of SST-2, as in a search: on all rows, and on the training rows of
+each fold. Their predictions of the test rows are stored, and 200 searches are simulated from them. Each simulation
+draws 1,000 test rows with replacement. The training runs of one seed represent the winner, those of another the plain
+head. The verdict compares them as after a search.
+
+`false_alarms` is the fraction of claims when both are plain heads. `power` is the fraction when the winner's accuracy
+is 4 points higher: in each of its training runs, wrong predictions chosen at random are made correct.
 
     python benchmarks/verdict.py --data DIR --out benchmarks/results/verdict.json
 
-Trainings that are in `verdict.npz` beside the result already are not repeated.
+Training runs stored in `benchmarks/results/verdict.npz` are not repeated.
 """
 
 from __future__ import annotations
@@ -26,54 +28,53 @@ TASK, SEEDS, ROWS, SEARCHES = "sst2", 10, 1000, 200
 
 
 def train(job: dict[str, Any]) -> tuple[str, np.ndarray]:
-    """The answers of one plain head to the test rows: trained on all rows (part -1) or on a part."""
+    """Train a plain head on all rows (fold -1) or on those of a fold, and return its predictions of the test rows."""
     from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
+    from headhunt.run.task import open_task
     from headhunt.spec import plain
     from headhunt.study.requests import Request
 
     runner = TrialRunner(RunnerSettings(job["folder"], metric="accuracy", threads=1))
-    rows = np.arange(len(runner.targets)) if job["part"] < 0 else runner.folds[job["part"]][0]
+    rows = np.arange(len(runner.targets)) if job["fold"] < 0 else runner.folds[job["fold"]][0]
     spec = plain(job["encoder"], len(runner.targets))
     ready = runner.open(spec, rows, Request(trial=0, spec=spec, seed=job["seed"]))
     training, predictor = ready.training, ready.predictor
     for _ in training.reports():
         pass
     training.finish()
-    from headhunt.run.task import open_task
-
     test = open_task(Path(job["folder"]) / "task", ("test",)).splits["test"]
     return job["name"], predictor.outputs(test.texts()).astype(np.float32)
 
 
-def improved(base: np.ndarray, targets: np.ndarray, gain: float, rng: np.random.Generator) -> np.ndarray:
-    """Answers with so many more of the wrong ones made right."""
-    wrong = np.flatnonzero(base.argmax(1) != targets)
+def improve(outputs: np.ndarray, targets: np.ndarray, gain: float, rng: np.random.Generator) -> np.ndarray:
+    """Return predictions whose accuracy is higher by `gain`: wrong predictions chosen at random are made correct."""
+    wrong = np.flatnonzero(outputs.argmax(1) != targets)
     chosen = rng.choice(wrong, min(len(wrong), round(gain * len(targets))), replace=False)
-    better = base.copy()
-    better[chosen] = np.eye(base.shape[1])[targets[chosen]] * 0.9 + 0.05
-    return better
+    improved = outputs.copy()
+    improved[chosen] = np.eye(outputs.shape[1])[targets[chosen]] * 0.9 + 0.05
+    return improved
 
 
 def simulate(
     stored: dict[str, np.ndarray], targets: np.ndarray, seeds: int, searches: int, gain: float
 ) -> dict[str, Any]:
-    """How often a gain is claimed, its mean, and how wide the intervals are."""
+    """Return the fraction of claims, and the mean gain and width of the intervals."""
     from headhunt.evaluation import compare
 
     claims, gains, widths = 0, [], []
     for turn in range(searches):
         rng = np.random.default_rng([turn, round(gain * 1000)])
         rows = rng.integers(0, len(targets), ROWS)
-        ours, theirs = rng.choice(seeds, 2, replace=False)
+        pair = rng.choice(seeds, 2, replace=False)
         truth = targets[rows]
-        names = [[f"all-{seed}", *(f"part-{seed}-{part}" for part in range(3))] for seed in (ours, theirs)]
+        names = [[f"all-{seed}", *(f"part-{seed}-{fold}" for fold in range(3))] for seed in pair]
         winner, plain = ([stored[name][rows] for name in group] for group in names)
         if gain:
-            winner = [improved(one, truth, gain, rng) for one in winner]
-        found = compare("single_label_classification", "accuracy", winner, plain, truth, seed=turn)
-        claims += found.significant
-        gains.append(found.gain)
-        widths.append(found.high - found.low)
+            winner = [improve(outputs, truth, gain, rng) for outputs in winner]
+        comparison = compare("single_label_classification", "accuracy", winner, plain, truth, seed=turn)
+        claims += comparison.significant
+        gains.append(comparison.gain)
+        widths.append(comparison.high - comparison.low)
     return {
         "claimed": claims / searches,
         "mean_gain": round(float(np.mean(gains)), 4),
@@ -84,7 +85,7 @@ def simulate(
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="training runs on all rows and on each fold")
     args = parser.parse_args()
     from headhunt.data import Task
     from headhunt.run.task import open_task, save_task
@@ -93,8 +94,8 @@ def main() -> None:
     path = RESULTS / "verdict.npz"
     stored: dict[str, np.ndarray] = {}
     if path.exists() and not args.quick:
-        with np.load(path) as found:
-            stored = dict(found)
+        with np.load(path) as arrays:
+            stored = dict(arrays)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADHUNT_CACHE"] = folder
         task = Task.load(args.data / TASK, limit=rows, seed=0, problem_type="single_label_classification")
@@ -102,11 +103,11 @@ def main() -> None:
         save_task(task, Path(folder) / "task")
         targets = open_task(Path(folder) / "task", ("test",)).splits["test"].targets
         common = {"folder": folder, "encoder": encoder_folder(args.encoder)}
-        jobs = [{"name": f"all-{seed}", "seed": seed, "part": -1, **common} for seed in range(seeds)]
+        jobs = [{"name": f"all-{seed}", "seed": seed, "fold": -1, **common} for seed in range(seeds)]
         jobs += [
-            {"name": f"part-{seed}-{part}", "seed": seed, "part": part, **common}
+            {"name": f"part-{seed}-{fold}", "seed": seed, "fold": fold, **common}
             for seed in range(seeds)
-            for part in range(3)
+            for fold in range(3)
         ]
         with multiprocessing.get_context("spawn").Pool(2) as pool:
             for name, outputs in pool.imap_unordered(train, [job for job in jobs if job["name"] not in stored]):
@@ -114,9 +115,14 @@ def main() -> None:
                 if not args.quick:
                     np.savez_compressed(path, **stored)
     accuracy = [float((stored[f"all-{seed}"].argmax(1) == targets).mean()) for seed in range(seeds)]
-    null = simulate(stored, targets, seeds, searches, 0.0)
-    real = simulate(stored, targets, seeds, searches, 0.04)
-    result = {"false_alarms": null["claimed"], "power": real["claimed"], "no_gain": null, "gain_of_4_points": real}
+    no_gain = simulate(stored, targets, seeds, searches, 0.0)
+    true_gain = simulate(stored, targets, seeds, searches, 0.04)
+    result = {
+        "false_alarms": no_gain["claimed"],
+        "power": true_gain["claimed"],
+        "no_gain": no_gain,
+        "gain_of_4_points": true_gain,
+    }
     result |= {"plain_accuracy": [round(value, 4) for value in accuracy], "test_rows": len(targets), "task": TASK}
     finish(args, result)
 
