@@ -82,7 +82,7 @@ def test_readme_fits_a_person_in_a_hurry():
 
 
 def test_sharing_examples_run(encoders, tmp_path):
-    assert "## Limits" in run_examples("docs/sharing.md", encoders(), tmp_path)
+    assert "## Limitations" in run_examples("docs/sharing.md", encoders(), tmp_path)
     page = (ROOT / "docs/sharing.md").read_text()
     (push,) = read_commands(page)
     assert "bytes in 6 files" in run_python("-m", "headhunt.cli", *push, cwd=tmp_path)

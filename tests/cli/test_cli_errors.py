@@ -58,8 +58,8 @@ def test_out_must_be_new_or_empty_and_writable(tmp_path):
 @pytest.mark.parametrize(
     ("content", "fragments"),
     [
-        (None, ["spec.json", "not there"]),
-        ("{not json", ["spec.json", "not JSON"]),
+        (None, ["spec.json", "does not exist"]),
+        ("{not json", ["spec.json", "not valid JSON"]),
         ("[]", ["spec", "table"]),
         ('{"recipe": {"learning_rat": 1e-4}}', ["'learning_rat'", "Did you mean 'learning_rate'"]),
         ('{"head": {"poling": "mean"}}', ["'poling'", "Did you mean 'pooling'"]),

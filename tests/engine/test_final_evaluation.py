@@ -155,7 +155,7 @@ def test_finalists_are_not_evaluated_again_without_time(tmp_path, encoders, monk
 def test_verdict_trains_with_as_many_seeds_as_asked(tmp_path, encoders, monkeypatch):
     """Issue: of twelve training runs two were dropped, and none meant three."""
     monkeypatch.setattr(selection, "SEEDS", ())  # so that there is a winner, whatever other seeds would do
-    search = run_search(tmp_path, encoders(), trials=4)
+    search = run_search(tmp_path, encoders(), trials=8)
     models = tmp_path / "run" / "models"
     before = {path.name for path in models.iterdir()}
     again = headhunt.verdict(tmp_path / "run", seeds=11, workers=0, view=False)
