@@ -94,7 +94,7 @@ BAD_FILES = {
         (
             "not found",
             lambda folder: (folder / "nothing.csv", {}),
-            ["nothing.csv", "no file or folder", "Check the path"],
+            ["nothing.csv", "does not exist", "Check the path"],
         ),
         ("column named twice in Parquet", twice_named_parquet, ["'text'", "own name"]),
         ("empty folder", folder_of(), ["splits", "named after a split", "train.csv"]),

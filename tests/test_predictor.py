@@ -182,7 +182,7 @@ def test_open_model_explains_run_directories_ensembles_and_exports(made, tmp_pat
     with pytest.raises(ModelError, match=r"run directory .* no model yet; resume the search"):
         open_model(run)
     made("plain").save(run / "model")
-    with pytest.raises(ModelError, match=rf"run directory of a search\. Use {run / 'model'}\."):
+    with pytest.raises(ModelError, match=rf"run directory of a search, not a model\. Use {run / 'model'}\."):
         open_model(run)
     made("plain").save(run / "ensemble" / "000001-0")
     save_ensemble(run / "ensemble", {})

@@ -272,3 +272,11 @@ def test_notes_on_the_data_are_printed_with_flags(capsys):
 
     print_notes(SimpleNamespace(notes=["text column: a"], warnings=["a larger max_length=N keeps more"]))
     assert capsys.readouterr().err == "text column: a\nnote: a larger --max-length N keeps more\n"
+
+
+def test_search_refuses_unknown_metric(encoders, tmp_path):
+    """It used to end in a traceback."""
+    data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
+    code, _, error = run("search", data, "--encoder", encoders(), "--metric", "f1", "--out", tmp_path / "run")
+    assert code == 2 and "accuracy" in error and "f1" in error and "Traceback" not in error
+    assert not (tmp_path / "run").exists()

@@ -184,7 +184,7 @@ def test_print_result_names_delivered_and_other_models(tmp_path, capsys):
         "test score of the plain head: 0.9000 (95 % interval 0.8500 to 0.9500)",
         "test score of the ensemble: 0.9000 (95 % interval 0.8500 to 0.9500)",
         "the test rows were evaluated 2 times in this run",
-        "model of the best trial: run/models/000003-all",
+        "run/model is the plain head; the winner is in run/models/000003-all",
         "ensemble, as one model: run/ensemble",
     ]
     search.result = replace(

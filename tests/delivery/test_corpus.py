@@ -302,7 +302,7 @@ def test_different_job_into_the_same_folder_is_refused(tmp_path, models):
     (tmp_path / "other" / "thesis.doc").write_text("mine")
     with pytest.raises(HeadhuntError, match="has other files"):
         label(model, source, tmp_path / "other")
-    with pytest.raises(ModelError, match="directory that Headhunt saved"):
+    with pytest.raises(ModelError, match="must be a saved model"):
         label(tmp_path, source, tmp_path / "new")
 
 

@@ -12,6 +12,7 @@ from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
     check_choices,
+    check_new_directory,
     check_target,
     load_task,
     new_run_directory,
@@ -74,6 +75,16 @@ def test_load_task_refuses_options_of_a_loaded_task():
     assert load_task(task, 0, {}) is task
     with pytest.raises(HeadhuntError, match=r"text= cannot be given with a Task; give them to Task\.load"):
         load_task(task, 0, {"text": "a"})
+
+
+def test_check_new_directory_refuses_files_and_used_directories(tmp_path):
+    check_new_directory(tmp_path / "new" / "model")
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(HeadhuntError, match="out= must be a new or empty directory"):
+            check_new_directory(path)
+    with pytest.raises(HeadhuntError, match="cannot be written to"):
+        check_new_directory(tmp_path / "file" / "model")
 
 
 def test_new_run_directory_avoids_existing_ones(tmp_path, monkeypatch):

@@ -136,7 +136,7 @@ def test_facts_of_search_that_has_just_started(copy, count):
 
 
 def test_facts_refuse_folder_without_run(tmp_path):
-    with pytest.raises(HeadhuntError, match="must be the run directory of a search"):
+    with pytest.raises(HeadhuntError, match="is not the run directory of a search"):
         collect_facts(tmp_path)
 
 

@@ -263,7 +263,7 @@ def test_killed_writer_releases_lock(tmp_path):
 
 
 def test_reading_missing_run_and_writing_closed_ledger_are_refused(tmp_path):
-    with pytest.raises(RunError, match="run directory of a search; it has no ledger"):
+    with pytest.raises(RunError, match="not the run directory of a search: it has no ledger"):
         state_of(tmp_path)
     with LedgerWriter(RunDirectory(tmp_path)) as ledger:
         ledger.begin(STARTED)

@@ -91,7 +91,7 @@ def test_typed_files_are_read_back_as_written(tmp_path):
 def test_missing_results_are_none_and_missing_settings_are_refused(tmp_path):
     directory = RunDirectory(tmp_path)
     assert directory.read_result() is None and directory.read_ablation() is None
-    with pytest.raises(RunError, match=r"search\.json must be a file of a search"):
+    with pytest.raises(RunError, match="is not the run directory of a search: it has no settings"):
         directory.read_settings()
 
 

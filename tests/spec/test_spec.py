@@ -106,7 +106,7 @@ def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
         ({"head": {"layers": "last"}}, "must be a whole number or 'mix'"),
         ({"head": {"layers": 0}}, "layers must be 1 to 64"),
         ({"head": {"mlp": {"width": 0}}}, "mlp.width must be 1"),
-        ({"head": {"mlp": []}}, "must be a table"),
+        ({"head": {"mlp": []}}, "must be an object"),
         ({"head": {"convolutions": {"kernel": 4}}}, "must be odd"),
         ({"head": {"dropout": "much"}}, "must be a number"),
         ({"head": {"dropout": True}}, "must be a number"),

@@ -58,7 +58,7 @@ def check_out(out: Path, flag: str = "--out") -> None:
         HeadhuntError: If the folder cannot be used.
     """
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise HeadhuntError(f"{flag} must be a new or empty folder; {out} has something in it.")
+        raise HeadhuntError(f"{flag} must be a new or empty folder; {out} has files in it. Use another.")
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise HeadhuntError(f"{flag} must be a folder that can be created; {nearest} cannot be written to.")

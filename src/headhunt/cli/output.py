@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headhunt.spec import Space
 
 LEADERBOARD_ROWS = 10
+END_REASONS = {"time": "time limit reached", "trials": "maximum number of trials reached", "target": "target reached"}
 LARGEST_CONFUSION_MATRIX = 12  # classes; a larger table does not fit a terminal
 MODEL_NAMES = {"winner": "the winner", "plain": "the plain head", "ensemble": "the ensemble"}
 
@@ -146,6 +147,7 @@ def print_leaderboard(search: Search, console: Console) -> None:
     """Print the best trials and the plain head, which is trial 0."""
     from rich.table import Table
 
+    from headhunt.report.terminal import count_results
     from headhunt.spec import describe
 
     state, board = search.state, search.leaderboard()
@@ -153,8 +155,14 @@ def print_leaderboard(search: Search, console: Console) -> None:
     for row in [*board[:LEADERBOARD_ROWS], *(row for row in board[LEADERBOARD_ROWS:] if row.trial == 0)]:
         table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
     console.print(table)
-    end = f"ended: {state.ended}" if state.ended else f"{len(state.running)} running at the last update"
-    console.print(f"{len(state.trials)} trials, {len(state.settled)} results in {state.elapsed:.0f} s; {end}")
+    if len({row.rung for row in board}) > 1:
+        console.print("A higher rung means more training; compare scores within a rung.")
+    end = (
+        f"ended: {END_REASONS.get(state.ended, state.ended)}"
+        if state.ended
+        else f"{len(state.running)} running at the last update"
+    )
+    console.print(f"{count_results(state)} in {state.elapsed:.0f} s of search; {end}")
 
 
 def print_result(search: Search, console: Console) -> None:
@@ -173,7 +181,7 @@ def print_result(search: Search, console: Console) -> None:
         console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
     if delivered == "plain" and result.winner_model:
         winner = search.directory.models / result.winner_model
-        console.print(f"model of the best trial: {winner}", soft_wrap=True)
+        console.print(f"{search.directory.model} is the plain head; the winner is in {winner}", soft_wrap=True)
     if result.ensemble:
         console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
 

@@ -58,7 +58,7 @@ def search(
     """
     from headhunt.data import Task
     from headhunt.engine import search as engine
-    from headhunt.evaluation import DEFAULT_METRIC
+    from headhunt.evaluation import DEFAULT_METRIC, check_metric
     from headhunt.report.terminal import SearchView
 
     if out is not None:
@@ -73,7 +73,9 @@ def search(
     training: dict[str, Any] = {"encoder": encoder, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
-    view = SearchView(metric or DEFAULT_METRIC[task.problem_type])
+    metric = metric or DEFAULT_METRIC[task.problem_type]
+    check_metric(task.problem_type, metric)
+    view = SearchView(metric)
     end_search(engine.search(task, out=out, **limits, **choices, **training, **compute, view=view), json_)
 
 

@@ -47,7 +47,7 @@ def _warn_of_duplicates(split: Split) -> list[str]:
     if near > same:
         clauses.append(f"{count(near - same, 'is', 'are')} nearly the same as another")
     example = _list_positions(split, largest[:3])
-    return [f"of the training rows {' and '.join(clauses)} (such as {example}); splits and folds keep them together"]
+    return [f"training rows: {' and '.join(clauses)} (such as {example}); such rows are kept in one split"]
 
 
 def _warn_of_contradictions(split: Split, problem_type: ProblemType) -> list[str]:

@@ -280,7 +280,8 @@ def encode_targets(
     unknown = np.flatnonzero(mapped[:-1] < 0)
     if len(unknown):
         rows = column.rows.number(column.find(unknown))
-        what = f"{quote_some([names[at] for at in unknown])} in column {quote(name)} is not a label of {known}"
+        what = f"column {quote(name)} has labels that are not among those of {known}: "
+        what += quote_some([names[at] for at in unknown])
         problems.add(
             column.rows.where, f"{what} ({list_rows(rows)})", f"{known[:1].upper()}{known[1:]} must have every label"
         )

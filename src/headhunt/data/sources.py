@@ -154,7 +154,7 @@ def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
 
 def _read_path(path: Path, where: str, problems: Problems) -> Rows | None:
     if not path.exists():
-        problems.add(where, f"there is no file or folder {quote(path, 200)}", "Check the path")
+        problems.add(where, "this file or folder does not exist", "Check the path")
         return None
     table = read_file(path, where, problems)
     if table is None:

@@ -121,7 +121,7 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     final.run(requests, final.budget.deadline)
     rows, outputs = _read_outputs(final, specs, seeds)
     if not outputs[""]:
-        raise HeadhuntError("The winner could not be evaluated again in the time given.")
+        raise HeadhuntError("There was no time to evaluate the winner again. Give more time= or none.")
     targets, problem_type = final.validation_targets[rows], final.task.problem_type
     scores = [evaluate(problem_type, run, targets, final.task.labels).scores for run in outputs[""].values()]
     base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))

@@ -11,7 +11,7 @@ from typing import Any
 
 from headhunt.data import Split
 from headhunt.engine.assembly import prepare, versions
-from headhunt.engine.options import load_task
+from headhunt.engine.options import check_new_directory, load_task
 from headhunt.evaluation import Evaluation, evaluate
 from headhunt.modeling.build import check_length
 from headhunt.predictor import Ensemble, Predictor, open_model
@@ -52,6 +52,8 @@ def fit(
     Returns:
         The trained model. Its `facts["test"]` holds the test scores.
     """
+    if out is not None:
+        check_new_directory(Path(out))
     task = load_task(data, seed, options)
     train = task.splits["train"]
     if spec is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,19 @@ def check_choices(strategy: str, precision: str, workers: int | None) -> None:
             raise HeadhuntError(f"{argument}= must be one of {', '.join(known)}; found {value!r}.")
     if workers is not None and workers < 0:
         raise HeadhuntError(f"workers= must be 0 or more; found {workers}.")
+
+
+def check_new_directory(path: Path) -> None:
+    """Refuse a directory that cannot be created or has files in it, before any work is done.
+
+    Raises:
+        HeadhuntError: If it is one.
+    """
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+        raise HeadhuntError(f"out= must be a new or empty directory; {path} has files in it. Use another.")
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise HeadhuntError(f"out= must be a directory that can be created; {nearest} cannot be written to.")
 
 
 def new_run_directory(name: str) -> Path:

@@ -44,16 +44,16 @@ def conclude(
 
 def _without_comparison(metric: str, test: TestResult | None, delivered: Delivered, has_winner: bool) -> str:
     if test is None:
-        return "Not tested: there was no time left, or there are no test rows. headhunt verdict RUN does it."
+        return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
     model, scores = next(iter(test.scores.items()))
     name = {WINNER: "The best candidate", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}[model]
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
     if model == PLAIN and has_winner:
-        return f"The winner could not be trained on all rows in time. {score}. headhunt verdict RUN trains it."
+        return f"The winner could not be trained on all rows in time. {score}. To train it, run: headhunt verdict RUN"
     if model == PLAIN:
-        return f"No other candidate has a stable result. {score}. headhunt resume RUN --time 10m continues."
-    return f"{score}; it could not be compared with the plain head. headhunt verdict RUN does it."
+        return f"No other candidate has a stable result. {score}. To continue, run: headhunt resume RUN --time 10m"
+    return f"{score}; there was no time to compare it with the plain head. To compare them, run: headhunt verdict RUN"
 
 
 def _with_comparison(metric: str, test: TestResult, comparison: Comparison) -> str:
@@ -70,11 +70,11 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison) -> s
     if not repeated and comparison.low > 0:
         return (
             f"Not sure: the best candidate reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
-            "training run of each says nothing about chance in training. headhunt verdict RUN trains more."
+            "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
     return (
-        f"No reliable gain: keep the plain head. The best candidate reaches {scores}; {mean}, and the 95 % interval "
-        f"({low} to {high}) does not rule out that there is none."
+        f"No reliable gain: keep the plain head. The best candidate reaches {scores}; {mean}, with a 95 % "
+        f"interval of {low} to {high}, which includes zero."
     )
 
 

@@ -145,7 +145,7 @@ def from_dict(kind: type[Data], data: Any, path: str = "") -> Data:
         path: Position of `data` in a larger document, for messages.
     """
     where = path or kind.__name__.lower()
-    require(isinstance(data, dict), f"{where} must be a table of values; found {data!r}.")
+    require(isinstance(data, dict), f"{where} must be an object of names and values; found {data!r}.")
     data = dict(data)
     schema = data.pop("schema", SCHEMA)
     require(schema == SCHEMA, f"{where} has schema {schema!r}; this version reads schema {SCHEMA}.")

@@ -241,7 +241,7 @@ class _Card:
             "```python\nfrom transformers import pipeline\n"
             f'classify = pipeline("text-classification", {where}{trust})\n'
             f"print(classify({text}, truncation=True{every}))\n```",
-            "With Headhunt, which truncates long texts as in training and runs no code of the folder:",
+            "With Headhunt, which truncates long texts as in training and runs no code from the folder:",
             f"```python\nimport headhunt\nmodel = headhunt.load({where})\nprint(model.predict({texts})[0])\n```",
         ]
 

@@ -185,7 +185,7 @@ class LiveView:
             if trial.best
         ]
         parts.append(_leaderboard(board, self.metric, None))
-        counts = f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running"
+        counts = f"{terminal.count_results(state)}, {len(state.running)} running"
         hint = "Interrupt the kernel to stop and keep the best model."
         parts.append(f'<p class="quiet" style="margin:0">{counts}. {hint}</p>')
         return _summary(parts)

@@ -136,12 +136,13 @@ class SearchView:
         self._started = time.time()
         self._name = name
         self._current = (state, deadline, "starting")
+        self._logged_model = state.model is not None  # of an earlier session
         if self._console.is_terminal:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
         else:
             place = short_path(folder)
-            self._print(f"writing to {place}; run `headhunt status {place}` to see the progress")
+            self._print(f"writing to {place}; progress: headhunt status {place}")
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
         """Show the current state."""
@@ -171,7 +172,7 @@ class SearchView:
         if best is not None and headline != self._logged_best:
             self._print(f"best so far {format_best(best)}: {describe(best.spec)}{plain_head_note(state)}")
         elif time.time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
-            self._print(f"{len(state.trials)} candidates, {len(state.settled)} results, {len(state.running)} running")
+            self._print(f"{count_results(state)}, {len(state.running)} running")
         else:
             return
         self._logged_results, self._logged_best, self._logged_at = len(state.settled), headline, time.time()
@@ -183,6 +184,12 @@ class SearchView:
             return panel(state, deadline, stage, self.metric, self._name, time.time() - self._started)
         except RuntimeError:  # the state changed while it was drawn; the next drawing follows in half a second
             return Text("…")
+
+
+def count_results(state: State) -> str:
+    """Return the number of trials and results in words."""
+    trials, results = len(state.trials), len(state.settled)
+    return f"{trials} trial{'s' if trials != 1 else ''}, {results} result{'s' if results != 1 else ''}"
 
 
 def panel(
@@ -201,7 +208,7 @@ def panel(
         text = f"  #{number} at rung {rung}: {describe(state.trials[number].spec)}"
         lines.append(Text(text, "dim", no_wrap=True, overflow="ellipsis"))
     failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
-    foot = f"{len(state.trials)} candidates, {len(state.settled)} results" + (f", {failed} failed" if failed else "")
+    foot = count_results(state) + (f", {failed} failed" if failed else "")
     lines.append(Text(f"{foot}   Ctrl-C: stop now and keep the best model", "dim"))
     return Panel(Group(*lines), title="headhunt", title_align="left", border_style="cyan")
 

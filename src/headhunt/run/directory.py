@@ -162,6 +162,9 @@ class RunDirectory:
         Raises:
             RunError: If there is no search here.
         """
+        if not self.settings.is_file():
+            state = "it has no settings" if self.path.exists() else "it does not exist"
+            raise RunError(f"{self.path} is not the run directory of a search: {state}. Check the path.")
         return schema.read(self.settings, SearchSettings)
 
     def write_settings(self, settings: SearchSettings) -> None:
@@ -305,12 +308,11 @@ def removable(sizes: Mapping[Key, int], keep: Sequence[Key], budget: int | None)
 
 def not_a_model(folder: Path) -> ModelError:
     """Return the error for a directory that is given as a saved model and is not one, with what to give instead."""
-    must = f"{folder} must be a directory that Headhunt saved"
     if not folder.exists():
-        return ModelError(f"{must}; it does not exist. Check the path.")
+        return ModelError(f"{folder} must be a saved model; it does not exist. Check the path.")
     directory = RunDirectory(folder)
     if directory.exists():
         models = [path for path in (directory.model, directory.path / "best") if is_model(path)]
         hint = f"Use {models[0]}." if models else "It has no model yet; resume the search."
-        return ModelError(f"{must}; it is the run directory of a search. {hint}")
-    return ModelError(f"{must}; it has no {MODEL_INFO}.")
+        return ModelError(f"{folder} is the run directory of a search, not a model. {hint}")
+    return ModelError(f"{folder} must be a saved model; it has no {MODEL_INFO}.")

@@ -57,7 +57,7 @@ def read_state(directory: RunDirectory) -> State:
         RunError: If the directory has no ledger, or the ledger is damaged.
     """
     if not directory.ledger.is_file():
-        raise RunError(f"{directory.path} must be the run directory of a search; it has no ledger. Check the path.")
+        raise RunError(f"{directory.path} is not the run directory of a search: it has no ledger. Check the path.")
     return read_ledger(directory.ledger)[0]
 
 

@@ -17,10 +17,10 @@ def describe(spec: Spec) -> str:
         words.append(f"siamese {head.siamese}")
     if head.layers != 1:
         words.append("mix of all layers" if head.layers == "mix" else f"last {head.layers} layers")
-    for name, part in (("convolutions", head.convolutions), ("blocks", head.blocks), ("MLP", head.mlp)):
+    for name, part in (("convolutions", head.convolutions), ("encoder blocks", head.blocks), ("MLP", head.mlp)):
         if part is not None:
-            words.append(f"{part.layers} {name}")
-    frozen = {"none": "all trained", "embeddings": "embeddings frozen", "all": "encoder frozen"}
+            words.append(f"{name} with {_count(part.layers, 'layer')}")
+    frozen = {"none": "nothing frozen", "embeddings": "embeddings frozen", "all": "encoder frozen"}
     words.append(frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"))
     words.append(f"learning rate {recipe.learning_rate:.1g}")
     if recipe.smart:

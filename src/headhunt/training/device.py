@@ -21,7 +21,9 @@ def pick_device(name: str | None = None) -> torch.device:
             torch.empty(0, device=name)  # a valid name may still denote a missing device
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ModelError(f"device= must be cuda, mps or cpu, and available; found {name!r}: {reason}") from None
+            raise ModelError(
+                f"device= must be cuda, mps or cpu, and available; {name!r} is not ({reason}). Use cpu."
+            ) from None
         return torch.device(name)
     if torch.cuda.is_available():
         return torch.device("cuda")
