@@ -153,7 +153,7 @@ def test_predict_refuses_wrong_number_of_texts(made):
 
 def test_load_refuses_folders_without_valid_model(made, encoders, tmp_path):
     for folder in (tmp_path, encoders()):
-        with pytest.raises(ModelError, match=r"Headhunt saved.*headhunt\.json"):
+        with pytest.raises(ModelError, match=r"saved model.*headhunt\.json"):
             Predictor.load(folder)
     with pytest.raises(ModelError, match=r"nothing must be .* does not exist\. Check the path"):
         Predictor.load(tmp_path / "nothing")

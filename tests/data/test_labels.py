@@ -76,5 +76,5 @@ def test_check_labels_refuses_bad_objects(source, options, fragments):
 
 def test_encode_targets_lists_unknown_labels_with_rows(tmp_path):
     path = write(tmp_path / "new.csv", as_csv([*GOOD, ("a text", "awful"), ("another", "fine")]))
-    with pytest.raises(DataError, match=r"'awful', 'fine'.*label of the model.*rows 13, 14"):
+    with pytest.raises(DataError, match=r"not among those of the model: 'awful', 'fine'.*rows 13, 14"):
         load_labelled(path, problem_type="single_label_classification", labels=("bad", "good"), pair=False)

@@ -192,6 +192,6 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_describe(option) for option in get_args(hint))
     if is_dataclass(hint):
-        return "a table"
+        return "an object"
     names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false", type(None): "nothing"}
     return names.get(hint, str(hint))
