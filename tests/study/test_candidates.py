@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headhunt.spec import NAMED, Choice, Log, Space, Spec
-from headhunt.study.candidates import CLASSIFICATION_LEAVES, Candidates, contains, position_of, value_at
+from headhunt.spec.space import CLASSIFICATION_LEAVES
+from headhunt.study.candidates import Candidates, contains, position_of, value_at
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "regression"])

@@ -14,15 +14,13 @@ from typing import Any
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.spec import Choice, Float, Int, Leaf, Log, Recipe, Space, Spec, plain
+from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, inactive_leaves, plain
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEARNING_RATE_LEAVES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
 COSTLY_LEAVES = ("head.convolutions", "head.blocks", "recipe.smart")
-PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")  # no effect with one text per row
-CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")  # no effect on regression
 
 
 class Candidates:
@@ -66,7 +64,7 @@ class Candidates:
             longest = value_at(space_length, 1 - 1e-9) if isinstance(space_length, Leaf) else space_length
             self._plain_max_length = int(longest)
         every_leaf = dict(space.leaves())
-        unused = (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
+        unused = inactive_leaves(pair=pair, problem_type=problem_type)
         # A leaf without effect would only be noise in a model of the other leaves.
         self.leaves: dict[str, Leaf] = {
             path: leaf for path, leaf in every_leaf.items() if count_values(leaf) > 1 and path not in unused
@@ -76,8 +74,10 @@ class Candidates:
     def spec(self, params: Params) -> Spec:
         """Return the candidate of these parameters in canonical form."""
         values = self._fixed | params
-        spec = self.space.sample(lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair)
-        return with_max_length(self._without_unused_fields(spec), self.max_length)
+        spec = self.space.sample(
+            lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair, problem_type=self.problem_type
+        )
+        return with_max_length(spec, self.max_length)
 
     def draw(self, rng: random.Random) -> Params:
         """Draw random parameters.
@@ -118,8 +118,8 @@ class Candidates:
 
     def express(self, spec: Spec) -> Params | None:
         """Return the parameters of a candidate, or None if the space does not contain it."""
-        spec = self._without_unused_fields(spec)
-        data = spec.canonical().to_dict()
+        spec = spec.canonical(self.problem_type)
+        data = spec.to_dict()
         params: Params = {}
         for path, leaf in self.leaves.items():
             value = _lookup(data, path)
@@ -157,14 +157,6 @@ class Candidates:
         leaf = self.leaves.get("recipe.freeze")
         options = leaf.options if isinstance(leaf, Choice) else ()
         return sorted(option for option in options if isinstance(option, int))
-
-    def _without_unused_fields(self, spec: Spec) -> Spec:
-        """Return the spec with fields that have no effect on this problem type at their defaults."""
-        if self.problem_type != "regression":
-            return spec
-        fields = [path.removeprefix("recipe.") for path in CLASSIFICATION_LEAVES]
-        defaults = {field: getattr(Recipe(), field) for field in fields}
-        return replace(spec, recipe=replace(spec.recipe, **defaults))
 
 
 def _encoder_of(space: Space, otherwise: str) -> str:
