@@ -306,7 +306,6 @@ def test_fit_refuses_contradictory_parameters(encoders):
         HeadRegressor(encoders()).fit(TEXTS, np.ones((96, 2)))
 
 
-@pytest.mark.slow
 def test_fit_with_search_keeps_run_and_result(encoders, tmp_path):
     options = {"trials": 1, "strategy": "random"}
     (tmp_path / "runs" / "fit-1").mkdir(parents=True)

@@ -65,7 +65,6 @@ def test_concurrent_clients_share_batches_and_get_their_own_predictions(exports,
     assert after["headhunt_queue_length"] == 0
 
 
-@pytest.mark.slow
 def test_saved_model_is_exported_once_and_predicts_as_torch_does(encoders, exports, start_service, tmp_path):
     from headhunt.predictor import Predictor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 import nbformat
 import numpy as np
 import pytest
-from conftest import sentences
+from conftest import require_chromium, sentences
 from nbclient import NotebookClient
 from report_runs import keep_events, make_run, rename_task
 
@@ -85,7 +84,6 @@ def check_harmless(html: str) -> None:
     assert "http" not in html.replace("http://www.w3.org", "") and "url(http" not in html
 
 
-@pytest.mark.slow
 def test_notebook_shows_search_and_model(encoders, tmp_path):
     cells = [
         SEARCH.format(time=None, trials=3),
@@ -207,13 +205,6 @@ def test_model_summary_without_spec_and_facts(encoders, tmp_path):
     assert "alert(&quot;owned&quot;)" in html
 
 
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium")
-    return found
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_summary_follows_theme_of_notebook(theme, encoders, tmp_path):
     summary = headhunt.fit((TEXTS, LABELS), encoder=encoders())._repr_html_()
@@ -223,7 +214,7 @@ def test_summary_follows_theme_of_notebook(theme, encoders, tmp_path):
     page.write_text(
         f'<meta charset=utf-8><body data-jp-theme-light="{light}">{summary}<script>{script}</script></body>'
     )
-    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
+    command = [require_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     (paper,) = re.findall(r"<title>rgb\((\d+), (\d+), (\d+)\)</title>", done.stdout)
     assert all((int(part) > 240) if theme == "light" else (int(part) < 40) for part in paper)

@@ -41,7 +41,7 @@ SPACE = {
 
 def real_ray(test):
     """Mark a test that starts Ray."""
-    return pytest.mark.slow(pytest.mark.xdist_group("ray")(test))
+    return pytest.mark.xdist_group("ray")(test)
 
 
 def request(trial: int, action: str = "ok", **fields) -> EvaluateTrial:
@@ -339,6 +339,7 @@ def test_search_continues_when_a_worker_is_killed(tmp_path, encoders):
     assert count_lost(tmp_path) <= kills <= 5
 
 
+@pytest.mark.slow
 @real_ray
 def test_search_continues_when_a_cluster_loses_a_node(tmp_path, encoders):
     from ray.cluster_utils import Cluster
