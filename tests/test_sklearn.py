@@ -330,5 +330,5 @@ def test_cross_validation_with_real_encoder(minilm):
 
 
 def test_fit_refuses_search_without_time_for_a_model(encoders):
-    with pytest.raises(ModelError, match=r"give more than 0\.1"):
-        HeadClassifier(encoders(), search=0.1, workers=0).fit(TEXTS, LABELS)
+    with pytest.raises(ModelError, match=r"give more than 0\.001"):
+        HeadClassifier(encoders(), search=0.001, workers=0).fit(TEXTS, LABELS)
