@@ -104,6 +104,9 @@ def test_missing_results_are_none_and_missing_settings_are_refused(tmp_path):
         ({"trials": True}, "trials must be a whole number"),
         ({"seconds": "12"}, "seconds must be a number"),
         ({"gossip": 1}, "unknown key 'gossip'"),
+        ({"model": "/etc"}, "model must be a bare name inside the run; found '/etc'"),
+        ({"winner_model": "../../elsewhere"}, "winner_model must be a bare name"),
+        ({"ensemble": ".."}, "ensemble must be a bare name"),
         (
             {"verdict": {"delivered": "both", "claim": "gain", "sentence": ""}},
             r"verdict\.delivered must be 'winner' or",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headhunt.evaluation import Mistake, ReliabilityBin, Score
+from headhunt.run.schema import is_bare_name
 from headhunt.spec import Spec
 
 Delivered = Literal["winner", "plain", "best so far"]
@@ -136,6 +137,12 @@ class SearchResult:
     test_evaluations: int = 0
     """How often models predicted the test rows, in this run and the ones it resumed."""
     versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "model_from", "winner_model", "ensemble"):
+            value = getattr(self, name)
+            if value is not None and not is_bare_name(value):
+                raise ValueError(f"{name} must be a bare name inside the run; found {value!r}.")
 
 
 @dataclass(frozen=True)
