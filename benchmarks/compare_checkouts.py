@@ -57,7 +57,10 @@ SCRIPTS: dict[str, Callable[[dict[str, Any]], Speeds]] = {
 
 def run(checkout: Path, script: str, args: argparse.Namespace, encoder: str, extra: list[str]) -> Speeds:
     """Run a script of a checkout and return its speeds."""
-    command = [sys.executable, f"benchmarks/{script}.py", "--data", str(args.data.absolute()), "--encoder", encoder]
+    if script == "throughput":
+        command, extra = [sys.executable, "-c", SPEED, str(args.data.absolute()), encoder], []
+    else:
+        command = [sys.executable, f"benchmarks/{script}.py", "--data", str(args.data.absolute()), "--encoder", encoder]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     process = subprocess.run([*command, *extra], cwd=checkout, env=environment, capture_output=True, text=True)
     if process.returncode:
@@ -77,7 +80,7 @@ def main() -> None:
     parser.add_argument("--old", type=Path, required=True, help="the checkout to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each script in each checkout")
     parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS), help="scripts to run")
-    parser.add_argument("--full", nargs="*", default=["throughput", "features"], help="scripts that run at full size")
+    parser.add_argument("--full", nargs="*", default=[], help="scripts that run at full size")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
     repeats = 1 if args.quick else args.repeats
