@@ -23,6 +23,27 @@ from measure import encoder_folder, finish, options
 from scipy.stats import t
 
 NEW = Path(__file__).parent.parent
+# Training and prediction alone, without the Trainer that benchmarks/throughput.py compares with.
+SPEED = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+import throughput
+from headhunt.data import Task
+
+data, encoder = Path(sys.argv[1]), sys.argv[2]
+task = Task.load(data / "sst2", limit=256, seed=0)
+texts = (task.splits["test"].texts() * 3)[:3000]
+runs = {"headhunt": throughput.headhunt_epoch(task, encoder), "predict": throughput.prediction(task, encoder, texts)[0]}
+seconds = {name: [] for name in runs}
+for turn in range(4):
+    for name, run in runs.items():
+        began = time.perf_counter()
+        run()
+        if turn:
+            seconds[name].append(time.perf_counter() - began)
+print(json.dumps({"seconds": seconds}))
+"""
 Speeds = dict[str, float]
 
 
