@@ -128,6 +128,14 @@ def copy_directory(source: Path, target: Path) -> None:
         shutil.copytree(source, partial, copy_function=link_or_copy, dirs_exist_ok=True)
 
 
+def find_obstacle(path: Path) -> str | None:
+    """Return why a directory cannot be used for new output; None if it can."""
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+        return f"{path} has files in it"
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    return None if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{nearest} cannot be written to"
+
+
 def directory_size(path: Path) -> int:
     """Return the bytes in a directory; 0 if it is missing."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -57,11 +56,10 @@ def check_out(out: Path, flag: str = "--out") -> None:
     Raises:
         HeadhuntError: If the folder cannot be used.
     """
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise HeadhuntError(f"{flag} must be a new or empty folder; {out} has files in it. Use another.")
-    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise HeadhuntError(f"{flag} must be a folder that can be created; {nearest} cannot be written to.")
+    from headhunt.storage import find_obstacle
+
+    if (obstacle := find_obstacle(out)) is not None:
+        raise HeadhuntError(f"{flag} must be a new or empty folder; {obstacle}. Use another.")
 
 
 DataFile = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
+from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -115,11 +115,8 @@ def check_new_directory(path: Path) -> None:
     Raises:
         HeadhuntError: If it is one.
     """
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
-        raise HeadhuntError(f"out= must be a new or empty directory; {path} has files in it. Use another.")
-    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise HeadhuntError(f"out= must be a directory that can be created; {nearest} cannot be written to.")
+    if (obstacle := find_obstacle(path)) is not None:
+        raise HeadhuntError(f"out= must be a new or empty directory; {obstacle}. Use another.")
 
 
 def new_run_directory(name: str) -> Path:
