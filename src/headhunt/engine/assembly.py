@@ -17,8 +17,10 @@ from headhunt.modeling.build import build, load_tokenizer, longest_input
 from headhunt.predictor import Predictor
 from headhunt.spec import Spec
 from headhunt.training.device import pick_device
+from headhunt.training.features import Features
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective
+from headhunt.training.solve import Solving
 from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 
 
@@ -26,7 +28,7 @@ from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 class Assembly:
     """A training that is ready to start, the predictor it trains, and the tokens of all rows."""
 
-    training: Training
+    training: Training | Solving
     predictor: Predictor
     tokens: Tokens
 
@@ -40,7 +42,7 @@ def prepare(
     device: str | None = None,
     precision: str = "auto",
     trust_remote_code: bool = False,
-) -> tuple[Training, Predictor]:
+) -> tuple[Training | Solving, Predictor]:
     """Return a training of `spec` on `rows` that is ready to start, and the predictor it trains."""
     tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
     model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
@@ -101,8 +103,49 @@ def assemble(
     device: torch.device,
     precision: str,
     gradient_accumulation_steps: int = 1,
-) -> tuple[Training, Predictor]:
-    """Return a training of a built model, and the predictor it trains."""
+    features: Features | None = None,
+    rows: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> tuple[Training | Solving, Predictor]:
+    """Return a training of a built model, and the predictor it trains.
+
+    Args:
+        task: The task.
+        spec: The candidate.
+        model: Its model.
+        tokenizer: Its tokenizer.
+        tokens: Tokens of the training rows.
+        targets: Their targets.
+        seed: Random seed.
+        device: Device to train on.
+        precision: "auto", "fp32" or "bf16".
+        gradient_accumulation_steps: Number of micro-batches per step.
+        features: Features of all rows of the task that other candidates share, for a head that is solved.
+        rows: Positions of the training rows among them.
+        groups: Groups of near-duplicates among the training rows, for a head that is solved.
+    """
+    predictor = Predictor(
+        model,
+        tokenizer,
+        problem_type=task.problem_type,
+        labels=task.labels,
+        pair=task.pair,
+        spec=spec,
+        device=device,
+        precision=precision,
+    )
+    if spec.recipe.solver == "ridge":
+        solving = Solving(
+            predictor.model,
+            Features(predictor.model, tokens, precision) if features is None else features,
+            np.arange(len(tokens)) if rows is None else rows,
+            targets,
+            problem_type=task.problem_type,
+            outputs=max(1, len(task.labels)),
+            groups=groups,
+            seed=seed,
+        )
+        return solving, predictor
     objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)
     training = Training(
         model,
@@ -114,16 +157,6 @@ def assemble(
         device=device,
         precision=precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
-    )
-    predictor = Predictor(
-        model,
-        tokenizer,
-        problem_type=task.problem_type,
-        labels=task.labels,
-        pair=task.pair,
-        spec=spec,
-        device=device,
-        precision=precision,
     )
     return training, predictor
 

@@ -6,10 +6,11 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
@@ -19,17 +20,22 @@ from headhunt.report.notebook import live_view
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.plan import Plan
 from headhunt.run.results import SearchResult
 from headhunt.run.settings import SearchSettings
-from headhunt.run.state import FIRST_MODEL, State, Trial
-from headhunt.spec import NAMED, Recipe, Space, Spec
+from headhunt.run.state import Outcome, State, Trial
+from headhunt.spec import NAMED, Space
+from headhunt.spec import solved as solved_head
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import FitAllRows, Request, SaveFirstFold
+from headhunt.study.requests import FitAllRows, MeasureThroughput, PredictTestRows, Request, SaveFirstFold
 from headhunt.study.study import Limits, Study
 
-FIRST_MODEL_ROWS = 40_000  # texts it sees at most
+if TYPE_CHECKING:
+    from headhunt.engine.trial_runner import RunnerSettings
+
+THROUGHPUT_ROWS, THROUGHPUT_SECONDS = 128, 2.0  # of the measurement that a plan is based on
 DISK = 8 << 30  # bytes for checkpoints
 
 
@@ -84,16 +90,16 @@ class SearchDriver:
         self._stage = "starting"
         self._ended_before: str | None = None  # why the search had ended when this session began
         self._seen = 0  # final results that were handled
-        self._best: tuple[tuple[int, float, int], Trial] | None = None
+        self._best: tuple[tuple[float, int], Trial, int] | None = None  # rank, trial and rung
         self._requested: int | None = None  # the trial whose model was last requested
         self._linked: list[str] = []  # models that `best` has pointed to
-        self._first_model_requested = False
+        self._tested: set[str] = set()  # models whose predictions of the test rows were requested
+        self._local: InlineExecutor | None = None  # runs requests in this process
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
-        with self.open() as study:
+        with self.open(solved=True) as study:
             self.directory.result.unlink(missing_ok=True)  # of an earlier session
-            self._stage = "searching"
             with interruptible(self._interrupt):
                 reason = study.run()
             self._refuse_if_nothing_trained(study.state)
@@ -107,22 +113,85 @@ class SearchDriver:
             self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason, training_runs))
 
     @contextmanager
-    def open(self) -> Iterator[Study]:
-        """Open the run for writing, start workers, and yield a study that has caught up with the ledger."""
-        with LedgerWriter(self.directory) as ledger:
+    def open(self, *, solved: bool = False) -> Iterator[Study]:
+        """Open the run for writing, start workers, and yield a study that has caught up with the ledger.
+
+        Args:
+            solved: Whether to evaluate a solved head in this process while the workers start.
+        """
+        with LedgerWriter(self.directory) as ledger, ThreadPoolExecutor(1) as starter:
             self._ended_before = ledger.state.ended
             executor: Executor | None = None
+            starting: Future[Executor] | None = None
             try:
                 if self.view:
                     self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
-                executor = self._start_executor()
-                self._study = self._create_study(ledger, executor)
+                # Workers take seconds to start; on a cluster they may be faster than this machine.
+                beside = solved and self.settings.workers != 0 and not self.resources.ray
+                starting = starter.submit(self._start_executor)
+                if not beside:
+                    executor = starting.result()
+                plan = self.directory.read_plan() or self._make_plan(executor)
+                self._study = self._create_study(ledger, executor or self._local_executor(), plan)
+                if solved:
+                    self._stage = "solving the first head"
+                    self._study.evaluate_first()
+                self._stage = "searching"
+                executor = self._study.executor = starting.result()
+                self._local = None
                 yield self._study
             finally:
+                if starting is not None and executor is None and not starting.cancel():
+                    executor = _result_of(starting)
                 if executor is not None:
                     executor.close()
                 if self.view:
                     self.view.end()
+
+    def _make_plan(self, executor: Executor | None) -> Plan:
+        """Measure the speed of the encoder and store what fits into the time."""
+        from headhunt.engine.planning import EPOCHS, make_plan
+
+        self._stage = "measuring the speed of the encoder"
+        spec = solved_head(self.settings.encoder, pair=self.task.pair)
+        request = MeasureThroughput(
+            trial=0, spec=spec, seed=self.settings.seed, rows=THROUGHPUT_ROWS, seconds=THROUGHPUT_SECONDS
+        )
+        workers = self.settings.workers or (1 if self.settings.workers == 0 else default_workers())
+        extra = self._run_one(executor or self._local_executor(), request)
+        rate = float(extra["rows_per_second"])
+        if executor is None:  # measured with the threads of this process; a worker has one
+            rate /= max(1, int(extra["threads"])) ** 0.8
+        plan = make_plan(
+            self.task, rate, seconds=self.settings.time, left=self.budget.left(), workers=workers, epochs=EPOCHS
+        )
+        self.directory.write_plan(plan)
+        return plan
+
+    @staticmethod
+    def _run_one(executor: Executor, request: Request) -> dict[str, Any]:
+        """Run a request and return what it measured."""
+        executor.submit(request)
+        done: list[tuple[Request, Outcome]] = []
+        while not done:
+            done = executor.wait(1.0)
+        outcome = done[0][1]
+        if outcome.outcome != "ok":
+            raise HeadhuntError(f"The encoder cannot be used: {outcome.extra.get('message', outcome.outcome)}")
+        return outcome.extra
+
+    def _local_executor(self) -> InlineExecutor:
+        """Return an executor that runs requests in this process; its tokens and features are kept until searching."""
+        from headhunt.engine.trial_runner import TrialRunner
+
+        if self._local is None:
+            settings = self._runner_settings()
+            if self.settings.workers != 0 and not _has_gpu():
+                # Workers start meanwhile: threads that compete for cores with them would wait for each other.
+                settings = replace(settings, threads=max(1, default_workers() // 2))
+            runner = TrialRunner(settings)
+            self._local = InlineExecutor(lambda request: runner.run(request, self._stop.is_set))
+        return self._local
 
     def final_evaluation(self, study: Study) -> FinalEvaluation:
         """Return the final evaluation of a study."""
@@ -140,6 +209,8 @@ class SearchDriver:
             calibrate=self.settings.calibrate,
             trust_remote_code=self.resources.trust_remote_code,
             show_stage=show_stage,
+            plan=study.plan,
+            deliver=self.settings.deliver,
         )
 
     def mark_ended(self, study: Study) -> str:
@@ -148,11 +219,11 @@ class SearchDriver:
         study.ledger.append(SearchEnded(reason))
         return reason
 
-    def _start_executor(self) -> Executor:
-        from headhunt.engine.trial_runner import RunnerSettings, TrialRunner  # torch takes a while to load
+    def _runner_settings(self) -> RunnerSettings:
+        from headhunt.engine.trial_runner import RunnerSettings  # torch takes a while to load
 
         settings = self.settings
-        runner = RunnerSettings(
+        return RunnerSettings(
             directory=str(self.directory.path),
             metric=settings.metric,
             seed=settings.seed,
@@ -162,11 +233,15 @@ class SearchDriver:
             max_latency=settings.max_latency,
             max_size=settings.max_size,
         )
+
+    def _start_executor(self) -> Executor:
+        settings = self.settings
         if settings.workers == 0:
-            local = TrialRunner(runner)
-            return InlineExecutor(lambda request: local.run(request, self._stop.is_set))
+            return self._local_executor()
+        from headhunt.engine.trial_runner import TrialRunner
         from headhunt.study import ray_executor as ray
 
+        runner = self._runner_settings()
         if settings.device == "cpu" or (settings.device is None and not _has_gpu()):
             runner = replace(runner, threads=1)
         if not self.resources.ray:
@@ -176,7 +251,7 @@ class SearchDriver:
         target = f"{TrialRunner.__module__}:{TrialRunner.__name__}"
         return ray.RayExecutor(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
 
-    def _create_study(self, ledger: LedgerWriter, executor: Executor) -> Study:
+    def _create_study(self, ledger: LedgerWriter, executor: Executor, plan: Plan) -> Study:
         from headhunt.engine.assembly import versions
 
         settings = self.settings
@@ -188,6 +263,8 @@ class SearchDriver:
             rows=self.task.rows["train"],
             layers=layers_of_encoder(settings.encoder, self.resources.trust_remote_code),
             max_length=settings.max_length,
+            encoders=settings.encoders,
+            max_epochs=plan.epochs,
         )
         return Study(
             ledger,
@@ -199,6 +276,8 @@ class SearchDriver:
             seed=settings.seed,
             task=self.task.fingerprint,
             disk=DISK,
+            plan=plan,
+            solved=True,
             versions=versions(),
             callback=self._after_results,
         )
@@ -215,43 +294,19 @@ class SearchDriver:
         for number, rung in state.settled[self._seen :]:
             rank = rank_with_training_run(study, self.task.folds, state.trials[number], rung)
             if rank is not None and (self._best is None or rank > self._best[0]):
-                self._best = rank, state.trials[number]
+                self._best = rank, state.trials[number], rung
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
-        self.budget.reserve(self.final_evaluation(study).minimum_seconds(best))
-        requests = [*self._request_first_model(study), *self._request_best_model(study, best)]
+        final = self.final_evaluation(study)
+        self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
+        requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         if self.view:
             self.view.update(state, self.budget.deadline, self._stage)
         return requests
 
-    def _request_first_model(self, study: Study) -> list[Request]:
-        """Request the first model: mean pooling and one layer on the frozen encoder, trained in seconds."""
-        if self._first_model_requested or study.state.model is not None:
-            return []
-        self._first_model_requested = True
-        recipe = Recipe(
-            epochs=min(20.0, FIRST_MODEL_ROWS / self.task.rows["train"]),
-            learning_rate=1e-2,
-            freeze="all",
-            max_length=study.candidates.plain().recipe.max_length,
-        )
-        head = {"pooling": "mean"} | ({"siamese": "concat"} if self.task.pair else {})
-        encoder = study.candidates.plain().encoder
-        spec = Spec.from_dict({"encoder": encoder, "head": head, "recipe": asdict(recipe)})
-        return [
-            FitAllRows(
-                trial=FIRST_MODEL,
-                spec=spec,
-                seed=self.settings.seed,
-                out=self.directory.first_model(),
-                deadline=self.budget.deadline,
-                keep_unfinished=True,
-            )
-        ]
-
-    def _request_best_model(self, study: Study, best: Trial | None) -> list[Request]:
+    def _request_best_model(self, study: Study) -> list[Request]:
         """Point to the best model on disk, and request the model of a better trial."""
-        state = study.state
+        state, best = study.state, self._best[1] if self._best else None
         if state.model is not None and state.model.folder not in self._linked[-1:]:
             self.directory.link_best(state.model.folder)
             self._linked.append(state.model.folder)
@@ -263,12 +318,31 @@ class SearchDriver:
                 self._requested = None  # a save that was requested earlier ended later: the best one is saved again
         if best is None or best.number == self._requested or (state.model and state.model.trial == best.number):
             return []
+        final, out = self.final_evaluation(study), self.directory.trial_model(best.number)
+        if best.is_solved:  # takes seconds, so that all rows can be used
+            self._requested = best.number
+            return [final.request(FitAllRows, best, rows=final.rows_of_fit(best), out=out)]
         checkpoint = study.checkpoints.latest(best.number)
         if checkpoint is None:
             return []
         self._requested = best.number
-        out = self.directory.trial_model(best.number)
-        return [self.final_evaluation(study).request(SaveFirstFold, best, checkpoint=checkpoint, out=out)]
+        rung = int(checkpoint.name.rsplit("-", 1)[-1])
+        return [final.request(SaveFirstFold, best, rows=study.rows_of(best, rung), checkpoint=checkpoint, out=out)]
+
+    def _request_test_predictions(self, study: Study) -> list[Request]:
+        """Request the predictions of the test rows by the best model on disk, so that the search always ends tested.
+
+        Nothing is computed from them before the search has ended.
+        """
+        model = study.state.model
+        if model is None or model.folder in self._tested or "test" not in self.task.rows:
+            return []
+        self._tested.add(model.folder)
+        folder = self.directory.models / model.folder
+        path = self.directory.test_predictions(model.folder)
+        path.unlink(missing_ok=True)  # of a model of this name in an earlier session
+        trial = study.state.trials[model.trial]
+        return [self.final_evaluation(study).request(PredictTestRows, trial, model=folder, predictions=path)]
 
     def _write_model_cards(self, result: SearchResult) -> None:
         """Write the card of the delivered model, and of the winner if another model was delivered."""
@@ -327,6 +401,21 @@ def layers_of_encoder(encoder: str, trust_remote_code: bool = False) -> int:
     from headhunt.modeling.build import load_config
 
     return int(load_config(encoder, trust_remote_code).num_hidden_layers)
+
+
+def default_workers() -> int:
+    """Return the number of local workers: one per GPU, or one per core without GPUs."""
+    from headhunt.study import ray_executor
+
+    return ray_executor.default_workers()
+
+
+def _result_of(starting: Future[Executor]) -> Executor | None:
+    """Return an executor that has started, or None if it failed: another error is being raised."""
+    try:
+        return starting.result()
+    except Exception:
+        return None
 
 
 def _has_gpu() -> bool:

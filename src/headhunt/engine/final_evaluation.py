@@ -10,16 +10,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from headhunt.data import Split
 from headhunt.run.directory import RunDirectory, read_predictions
+from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome, State, Trial
-from headhunt.run.task import TaskInfo, open_task
-from headhunt.study.budget import TimeBudget
+from headhunt.run.task import TaskInfo, open_task, tested_rows
+from headhunt.spec import Spec
+from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
 from headhunt.study.executors import Executor
 from headhunt.study.requests import Request
-from headhunt.study.runtime_estimates import full_budget_seconds
 from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, Study
 
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
+LAST_TRAINING = 0.4  # fraction of the time of a search on large data, for the last training runs
+ROWS_RESERVE = 0.55  # largest reserve there
 JobT = TypeVar("JobT", bound=Request)
 
 
@@ -35,6 +39,8 @@ class FinalEvaluation:
     trust_remote_code: bool = False
     show_stage: Callable[[str], None] = lambda stage: None
     """Called with the current stage; an empty string refreshes the view."""
+    plan: Plan | None = None
+    deliver: str = "best"
 
     @property
     def state(self) -> State:
@@ -68,9 +74,11 @@ class FinalEvaluation:
         return np.concatenate([task.splits[name].targets for name in ("train", "validation") if name in task.splits])
 
     @cached_property
-    def test_targets(self) -> np.ndarray:
-        """Targets of the test rows."""
-        return np.asarray(open_task(self.directory.task, ("test",)).splits["test"].targets)
+    def test(self) -> Split:
+        """The test rows that models predict: all of them, or the sample of the plan."""
+        test = open_task(self.directory.task, ("test",)).splits["test"]
+        rows = tested_rows(len(test), self.plan.test_rows if self.plan else None)
+        return test if rows is None else test.take(rows)
 
     def fully_evaluated(self) -> list[Trial]:
         """Return the trials with a score at the top rung, best first."""
@@ -86,12 +94,12 @@ class FinalEvaluation:
         """Return a request about a trial; seed 0 is the one it was searched with."""
         seconds = self.training_seconds(trial) * max(1, self.folds)
         timeout = max(MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR * seconds) if seconds else None
+        defaults = {"spec": trial.spec, "deadline": self.budget.deadline, "worker_timeout": timeout}
         return job(
             trial=trial.number,
-            spec=trial.spec,
             seed=self.study.seed_of(trial.number) + seed,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
-            **{"deadline": self.budget.deadline, "worker_timeout": timeout, **fields},
+            **{**defaults, **fields},
         )
 
     def run(self, requests: Sequence[Request], deadline: float | None) -> list[tuple[Request, Outcome]]:
@@ -122,8 +130,52 @@ class FinalEvaluation:
 
     def training_seconds(self, trial: Trial) -> float:
         """Estimate the seconds to train a candidate on all rows, from what its trial took."""
-        seconds = full_budget_seconds(trial, self.study.ladder.fractions, trial.best[0]) if trial.best else None
+        seconds = self.study.full_budget_seconds(trial, trial.best[0]) if trial.best else None
         return (seconds or 0.0) / max(1, self.folds - 1)
+
+    @property
+    def by_rows(self) -> bool:
+        """True if candidates were compared on samples of rows, so that the last training may see more of them."""
+        return self.plan is not None and self.plan.by_rows
+
+    @property
+    def largest_reserve(self) -> float:
+        """Largest fraction of the total time that is reserved for the final evaluation."""
+        return ROWS_RESERVE if self.by_rows else LARGEST_RESERVE
+
+    def rows_of_fit(self, trial: Trial) -> int | None:
+        """Return the number of rows that a solved head learns from in the end; None for all of them."""
+        return self.plan.first_rows if self.by_rows and self.plan else None
+
+    def last_training(self, trials: Sequence[Trial], seconds: float) -> dict[int, tuple[int | None, Spec]]:
+        """Return the rows and the spec of each trial's last training run, which must end within so many seconds.
+
+        With cross-validation, these are all rows and the spec as it is. Otherwise as many rows as fit, for one epoch;
+        then as many epochs as fit. All trials get equal rows and epochs, so that they can be compared.
+        """
+        if not self.by_rows or self.plan is None:
+            return {trial.number: (None, trial.spec) for trial in trials}
+        plan, tuned = self.plan, [trial for trial in trials if not trial.is_solved]
+        rates = [self.examples_per_second(trial) for trial in tuned]
+        available = max(1, min(self.task.rows["train"], plan.final_rows))
+        examples = seconds * min(rates, default=1.0) if seconds != float("inf") else float("inf")
+        rows = round(min(available, max(1.0, examples)))
+        last: dict[int, tuple[int | None, Spec]] = {}
+        for trial in trials:
+            recipe = trial.spec.recipe
+            epochs = min(recipe.epochs, max(1.0, round(examples / rows, 2)))
+            if trial.is_solved:
+                last[trial.number] = (self.rows_of_fit(trial), trial.spec)
+            else:
+                last[trial.number] = (rows, replace(trial.spec, recipe=replace(recipe, epochs=epochs)))
+        return last
+
+    def examples_per_second(self, trial: Trial) -> float:
+        """Return the training rate of a trial, from its highest rung."""
+        result = trial.results[trial.best[0]] if trial.best else None
+        if result is None or not result.examples or not result.seconds:
+            return self.plan.examples_per_second if self.plan and self.plan.examples_per_second else 1.0
+        return result.examples / result.seconds
 
     def prediction_seconds(self, trial: Trial) -> float:
         """Estimate the seconds a model of this candidate takes for the test rows: a third of training on as many."""
@@ -138,6 +190,8 @@ class FinalEvaluation:
         """
         trials = [trial for trial in (best, self.state.plain) if trial is not None]
         training = [self.training_seconds(trial) for trial in trials]
+        if self.by_rows and self.plan and self.plan.seconds and best is not None and not best.is_solved:
+            training.append(LAST_TRAINING * self.plan.seconds)
         predicting = max((self.prediction_seconds(trial) for trial in trials), default=0.0)
         models = 2 + 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2  # an ensemble seldom has the most members
         shared = (sum(training) + predicting * models) / self.workers
@@ -155,11 +209,14 @@ def best_with_training_run(study: Study, folds: int) -> Trial | None:
     return max(ranked, key=lambda item: item[0])[1] if ranked else None
 
 
-def rank_with_training_run(study: Study, folds: int, trial: Trial, rung: int) -> tuple[int, float, int] | None:
-    """Return the rank of a trial with a complete training run: its rung, its score, then the earlier trial first."""
-    score = trial.results[rung].score
-    complete = study.ladder.fractions[rung] * folds >= 1 - 1e-9
-    return (rung, score, -trial.number) if complete and score is not None else None
+def rank_with_training_run(study: Study, folds: int, trial: Trial, rung: int) -> tuple[float, int] | None:
+    """Return the rank of a result of a complete training run: the lower bound of its score, the earlier trial first.
+
+    The rung plays no part: a result on more rows is more certain, and has a higher lower bound only for that.
+    """
+    bound = trial.lower_bound(rung)
+    complete = (study.plan is not None and study.plan.by_rows) or study.ladder.fractions[rung] * folds >= 1 - 1e-9
+    return (bound, -trial.number) if complete and bound is not None else None
 
 
 def missing(requests: Sequence[tuple[Request, Path]]) -> list[Request]:

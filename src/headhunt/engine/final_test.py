@@ -1,11 +1,12 @@
 """Test the winner against the plain head on rows that took no part in choosing it, and deliver a model.
 
-The plain head is treated as the winner is. Where no gain can be shown, it is delivered. The ledger counts how often the
-test rows are used.
+The plain head is treated as the winner is. The better one on validation rows is delivered; the test rows decide only
+what can be claimed. The ledger counts how often the test rows are used.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from headhunt.engine.final_evaluation import FinalEvaluation, missing
 from headhunt.engine.selection import (
     EnsembleChoice,
+    FinalistScores,
     choose_ensemble,
     choose_winner,
     evaluate_finalists,
@@ -40,7 +42,6 @@ from headhunt.run.results import (
     TrialSummary,
 )
 from headhunt.run.state import State, Trial
-from headhunt.run.task import open_task
 from headhunt.storage import atomic_directory, copy_directory
 from headhunt.study.requests import (
     FitAllRows,
@@ -51,6 +52,7 @@ from headhunt.study.requests import (
     SaveAllFolds,
 )
 
+RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
 DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 
 Job = tuple[Request, Path]
@@ -97,7 +99,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     final.show_stage("predicting the test rows")
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
     comparison = _compare(final, contest, predictions)
-    delivered, source = _deliver(final, contest, comparison)
+    delivered, source = _deliver(final, contest, comparison, scores)
     costs = _measure_costs(
         final, [trial.number for trial in pair if trial.number in scores.by_trial] + list(scores.by_trial)
     )
@@ -158,13 +160,26 @@ def _fit_all_rows(
         untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
         seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         seconds *= max(1.0, len(untrained) / final.workers)
+        if seed and final.by_rows and training_runs is None:
+            break  # the first training run has used the time for as many rows as it could
         fits = final.budget.deadline is not None and seconds * 1.3 + predicting + 5 <= final.budget.left()
         if seed and training_runs is None and not fits:
             break
         until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
+        available = (math.inf if until is None else until - final.budget.now() - 2.0) / RATE_MARGIN
+        plans = final.last_training(untrained, available * min(1.0, final.workers / max(1, len(untrained))))
         requests: list[Request] = [
-            final.request(FitAllRows, trial, seed, out=final.directory.final_model(trial.number, seed))
+            final.request(
+                FitAllRows,
+                trial,
+                seed,
+                spec=spec,
+                rows=rows,
+                out=final.directory.final_model(trial.number, seed),
+                keep_unfinished=final.by_rows,
+            )
             for trial in untrained
+            for rows, spec in [plans[trial.number]]
         ]
         final.run([*requests, *(missing(beside) if not seed else ())], until)
     return {trial.number: final.directory.final_models(trial.number) for trial in trials}
@@ -180,7 +195,8 @@ def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job
         checkpoint = final.study.checkpoints.latest(trial.number)
         if checkpoint is not None and trial.best and trial.best[0] == final.study.ladder.top:
             path = final.directory.test_predictions(_folds_name(trial))
-            request = final.request(PredictTestRowsByFold, trial, checkpoint=checkpoint, predictions=path)
+            rows = final.study.rows_of(trial, trial.best[0])
+            request = final.request(PredictTestRowsByFold, trial, rows=rows, checkpoint=checkpoint, predictions=path)
             jobs[_folds_name(trial)] = (request, path)
     return jobs
 
@@ -203,10 +219,9 @@ def _predict_test_rows(
             jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
     jobs |= by_fold
     best = best_model(final)
-    if not any(contest.models.values()) and best is not None and final.state.plain:
+    if not contest.models_of(contest.winner) and best is not None and final.state.plain:
         # No time for a training run on all rows: the model that is delivered is tested all the same.
         path = final.directory.test_predictions(best.name)
-        path.unlink(missing_ok=True)
         jobs[best.name] = (final.request(PredictTestRows, final.state.plain, model=best, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
     predictions = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
@@ -235,21 +250,29 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
         outputs.append(runs | {f"fold {i}": output for i, output in enumerate(folds)})
     shared = [name for name in outputs[0] if name in outputs[1]]
     winner, plain = ([runs[name] for name in shared] for runs in outputs)
-    return compare(final.task.problem_type, final.metric, winner, plain, final.test_targets)
+    return compare(final.task.problem_type, final.metric, winner, plain, final.test.targets)
 
 
-def _deliver(final: FinalEvaluation, contest: Contest, comparison: Comparison | None) -> tuple[Delivered, Path | None]:
-    """Put the model in place: the winner if it is reliably better or nothing could be tested, else the plain head."""
+def _deliver(
+    final: FinalEvaluation, contest: Contest, comparison: Comparison | None, scores: FinalistScores
+) -> tuple[Delivered, Path | None]:
+    """Put the model in place: the one with the best score on validation rows, or as the settings say."""
     order: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
-    if comparison is not None and not comparison.significant:
+    winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
+    if final.deliver == "plain-unless-proven":
+        if comparison is not None and not comparison.significant:
+            order.reverse()
+    elif winner is not None and plain is not None and plain > winner:
         order.reverse()
+    best = best_model(final)
+    if not contest.models_of(order[0][1]) and best is not None and final.deliver == "best":
+        order = []  # there was no time for the last training: the best model on disk has better evidence than the other
     for name, trial in order:
         if models := contest.models_of(trial):
             copy_directory(models[0], final.directory.model)
             if final.calibrate and final.task.problem_type == "single_label_classification":
                 _calibrate(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
             return name, models[0]
-    best = best_model(final)
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
     return "best so far", best
@@ -303,7 +326,13 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> str | No
     try:
         with atomic_directory(final.directory.ensemble) as partial:
             requests = [
-                final.request(SaveAllFolds, trial, checkpoint=checkpoint, out=partial)
+                final.request(
+                    SaveAllFolds,
+                    trial,
+                    rows=final.study.rows_of(trial, final.study.ladder.top),
+                    checkpoint=checkpoint,
+                    out=partial,
+                )
                 for trial in members
                 if (checkpoint := final.study.checkpoints.latest(trial.number)) is not None
             ]
@@ -332,11 +361,11 @@ def _test_result(
             outputs[name] = predictions[tested[0]][0]
     if ENSEMBLE in predictions:
         outputs[ENSEMBLE] = predictions[ENSEMBLE][0]
-    if not outputs.keys() & {WINNER, PLAIN} and source is not None and source.name in predictions:
+    if WINNER not in outputs and source is not None and source.name in predictions:
         outputs[WINNER] = predictions[source.name][0]
     if not outputs:
         return None
-    targets, task = final.test_targets, final.task
+    targets, task = final.test.targets, final.task
     evaluations = {name: evaluate(task.problem_type, one, targets, task.labels) for name, one in outputs.items()}
     result = TestResult(len(targets), {name: evaluation.scores for name, evaluation in evaluations.items()})
     if task.problem_type != "single_label_classification":
@@ -353,7 +382,7 @@ def _test_result(
 
 def _mistakes(final: FinalEvaluation, winner: np.ndarray, plain: np.ndarray | None) -> tuple[Mistake, ...]:
     """Return the winner's mistakes on the test rows that a person should read first."""
-    test = open_task(final.directory.task, ("test",)).splits["test"]
+    test = final.test
 
     def read_texts(row: int) -> tuple[str, str | None]:
         second = test.texts_b(row, row + 1)

@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from headhunt.data import Task
+from headhunt.run.plan import Plan
 from headhunt.run.task import TaskInfo
 
 VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
 
 Fold = tuple[np.ndarray, np.ndarray]
 """Rows to train on and rows to evaluate on."""
+
+
+@dataclass(frozen=True)
+class WorkingRows:
+    """The rows that candidates are trained and evaluated on: all rows of a task, or the sample of a plan."""
+
+    positions: np.ndarray
+    """Their positions among the training and validation rows of the task, ascending."""
+    folds: list[Fold]
+    """As positions among the working rows."""
+    rank: np.ndarray
+    """Of each working row in the order that samples are taken in."""
+
+    def sample(self, rows: np.ndarray, count: int | None) -> np.ndarray:
+        """Return the first rows in the order of samples: a larger sample contains a smaller one."""
+        return rows if count is None else rows[np.argsort(self.rank[rows], kind="stable")[:count]]
+
+
+def working_rows(task: Task, plan: Plan | None, seed: int = 0) -> WorkingRows:
+    """Return the rows that a search works with.
+
+    Args:
+        task: The task, with its training rows and any validation rows.
+        plan: The plan of the search; without one, all rows are used.
+        seed: Random seed of folds and samples.
+    """
+    targets = np.concatenate([task.splits[name].targets for name in ("train", "validation") if name in task.splits])
+    rank = np.empty(len(targets), np.int64)
+    rank[stratified_order(targets, seed)] = np.arange(len(targets))
+    everything = WorkingRows(np.arange(len(targets)), make_folds(task, seed), rank)
+    if plan is None or plan.folds > 1:
+        return everything
+    train, evaluated = everything.folds[0]
+    evaluated = np.sort(everything.sample(evaluated, plan.validation_rows))
+    train = everything.sample(train, max(plan.compared_rows, plan.final_rows))
+    positions = np.sort(np.concatenate([train, evaluated]))
+    fold = np.searchsorted(positions, np.sort(train)), np.searchsorted(positions, evaluated)
+    return WorkingRows(positions, [fold], rank[positions])
 
 
 def make_folds(task: Task, seed: int = 0) -> list[Fold]:
@@ -25,6 +66,24 @@ def make_folds(task: Task, seed: int = 0) -> list[Fold]:
     if folds > 1:
         return task.folds(folds, seed)
     return task.folds(max(5, round(train / VALIDATION_ROWS)), seed)[:1]
+
+
+def stratified_order(targets: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return the rows in a random order whose every beginning has about the classes of all rows.
+
+    Args:
+        targets: Class ids, multi-hot rows or numbers; only class ids are stratified by.
+        seed: Random seed.
+    """
+    rng = np.random.default_rng(seed)
+    if targets.ndim > 1 or not np.issubdtype(targets.dtype, np.integer):
+        return rng.permutation(len(targets))
+    shuffled = rng.permutation(len(targets))
+    counts = np.bincount(targets)
+    by_class = shuffled[np.argsort(targets[shuffled], kind="stable")]
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    position = (np.arange(len(targets)) - starts + rng.random(len(targets))) / np.repeat(counts, counts)
+    return by_class[np.argsort(position, kind="stable")]
 
 
 def fold_name(number: int) -> str:

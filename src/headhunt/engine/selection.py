@@ -10,7 +10,7 @@ import numpy as np
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
 from headhunt.evaluation import compare, fit_temperature, measure, select_ensemble
 from headhunt.run.directory import read_predictions
-from headhunt.run.state import PLAIN_TRIAL, Trial
+from headhunt.run.state import Trial
 from headhunt.study.requests import EvaluateTrial
 
 FINALISTS = 3  # trials that are evaluated again with other seeds
@@ -56,6 +56,8 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
         return result
     trials = [final.state.trials[number] for number in scores]
     reserve = final.minimum_seconds(finalists[0])
+    if final.by_rows:
+        return result  # another seed costs as much as another candidate, and the last training sees more rows anyway
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
     for seed in SEEDS:
         if seconds / final.workers * 1.3 + reserve > final.budget.left():
@@ -66,7 +68,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
             if not (path := final.directory.seed_predictions(trial.number, seed)).exists()
         ]
         for request, outcome in final.run(requests, final.before_deadline(reserve)):
-            if outcome.outcome == "collapsed" and request.trial != PLAIN_TRIAL:
+            if outcome.outcome == "collapsed" and not final.state.trials[request.trial].is_plain:
                 result.collapsed.add(request.trial)
                 del scores[request.trial]
         trials = [trial for trial in trials if trial.number in scores]
@@ -91,7 +93,7 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
     rows, outputs = predictions
     close = [best]
     for trial in leaderboard[1:COMPARED]:
-        if trial.number == PLAIN_TRIAL or (other := final.predictions(trial)) is None:
+        if trial.is_plain or (other := final.predictions(trial)) is None:
             continue
         targets = final.validation_targets[rows]
         comparison = compare(final.task.problem_type, final.metric, [outputs], [other[1]], targets)
@@ -103,15 +105,24 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
 def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
-    If no finalist is left, the best other trial wins that did not collapse.
+    A trial with fewer folds or rows wins if even the lower bound of its score is above the finalist's.
     """
-    finalists = [final.state.trials[number] for number in scores.by_trial if number != PLAIN_TRIAL]
-    if finalists:
-        return max(finalists, key=lambda trial: (float(np.mean(scores.by_trial[trial.number])), -trial.number))
-    excluded = {PLAIN_TRIAL, *scores.collapsed}
-    others = [trial for trial in final.fully_evaluated() if trial.number not in excluded]
-    best = others[0] if others else best_with_training_run(final.study, final.folds)
-    return None if best is None or best.number in excluded else best
+    excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
+    finalists = [final.state.trials[number] for number in scores.by_trial if number not in excluded]
+    if not finalists:
+        finalists = [trial for trial in final.fully_evaluated() if trial.number not in excluded][:1]
+    winner = max(
+        finalists,
+        key=lambda trial: (scores.mean(trial) or 0.0, -trial.number),
+        default=None,
+    )
+    best = best_with_training_run(final.study, final.folds)
+    if best is None or best.number in excluded or best.best is None:
+        return winner
+    if winner is None or winner.best is None:
+        return best
+    ahead = (best.lower_bound(best.best[0]) or 0.0) > (winner.lower_bound(winner.best[0]) or 0.0)
+    return best if ahead and best.best[0] < winner.best[0] else winner
 
 
 def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:

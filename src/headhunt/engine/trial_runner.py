@@ -4,6 +4,9 @@ Small data is evaluated by cross-validation: the training rows are split into th
 once for each on the other two. A fraction of its budget is a fraction of these training runs, one after the other. The
 first third of the budget is one complete training run, evaluated on a third of the rows. The full budget has
 predicted every row with a model that has not seen it.
+
+Large data has one split. A fraction of the budget is then a fraction of the rows: a complete training run on a sample,
+always evaluated on the same rows.
 """
 
 from __future__ import annotations
@@ -14,29 +17,32 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from headhunt.data import Split
 from headhunt.engine.assembly import Assembly, assemble, build_model, token_key, tokenise_for, versions
-from headhunt.engine.folds import baseline_loss, fold_name, make_folds
+from headhunt.engine.folds import Fold, WorkingRows, baseline_loss, fold_name, working_rows
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.errors import out_of_memory
-from headhunt.evaluation import decide, measure
+from headhunt.evaluation import decide, measure, standard_error
 from headhunt.modeling.build import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import STOPPED
-from headhunt.run.state import FIRST_MODEL, PLAIN_TRIAL, Outcome
-from headhunt.run.task import open_task
+from headhunt.run.state import Outcome
+from headhunt.run.task import open_task, tested_rows
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, cache_dir, link_or_copy
 from headhunt.study.requests import (
     EvaluateTrial,
     FitAllRows,
     MeasureCost,
+    MeasureThroughput,
     PredictTestRows,
     PredictTestRowsByFold,
     Request,
@@ -46,9 +52,12 @@ from headhunt.study.requests import (
 from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError
 from headhunt.training.attach import attach
 from headhunt.training.device import pick_device
+from headhunt.training.features import Features
+from headhunt.training.solve import Solving
 from headhunt.training.tokens import Tokens
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
+LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
@@ -92,14 +101,13 @@ class TrialRunner:
         self.settings, self.directory = settings, RunDirectory(Path(settings.directory))
         self.device = pick_device(settings.device)
         self.task = open_task(self.directory.task)
-        self.folds = make_folds(self.task, settings.seed)
         self._splits = [self.task.splits[name] for name in ("train", "validation") if name in self.task.splits]
-        self.targets = np.concatenate([split.targets for split in self._splits])
         self._cost_check = CostCheck(settings.max_latency, settings.max_size)
         self._tokens: dict[Any, Tokens] = {}
         self._caches: dict[Any, ActivationCache] = {}
         self._encoders: dict[str, FrozenEncoder] = {}
         self._tokenizers: dict[str, Any] = {}
+        self._features: dict[Any, Features] = {}
         self._jobs: dict[type[Request], Callable[[Any, Stop], Outcome]] = {
             EvaluateTrial: self._evaluate,
             FitAllRows: self._fit_all_rows,
@@ -108,9 +116,30 @@ class TrialRunner:
             PredictTestRows: self._predict_test_rows,
             PredictTestRowsByFold: self._predict_test_rows_by_fold,
             MeasureCost: self._measure_cost,
+            MeasureThroughput: self._measure_throughput,
         }
         if settings.memory:
             limit_memory(settings.memory)
+
+    @cached_property
+    def rows(self) -> WorkingRows:
+        """The rows that candidates are trained and evaluated on. The plan must have been made."""
+        return working_rows(self.task, self.directory.read_plan(), self.settings.seed)
+
+    @property
+    def folds(self) -> list[Fold]:
+        """Rows to train on and rows to evaluate on, for each training run of a candidate."""
+        return self.rows.folds
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """Targets of the working rows."""
+        return np.concatenate([split.targets for split in self._splits])[self.rows.positions]
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Groups of near-duplicates of the working rows."""
+        return np.concatenate([split.groups for split in self._splits])[self.rows.positions]
 
     def run(self, request: Request, stop: Stop = lambda: False) -> Outcome:
         """Run a request.
@@ -146,7 +175,7 @@ class TrialRunner:
         """Train a candidate for a fraction of its budget and score its predictions of rows it has not seen."""
         spec = request.spec
         cost = self._check_cost(spec, always=request.fraction == 1)
-        training_runs = request.fraction * len(self.folds)
+        training_runs = request.fraction * len(self.folds) if request.rows is None else 1.0
         outputs: list[np.ndarray] = []
         rows: list[np.ndarray] = []
         examples, losses, first_layer = 0, [], None
@@ -158,20 +187,24 @@ class TrialRunner:
             losses += fold.losses
             first_layer = fold.first_layer
         evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
-        if training_runs >= 1 and request.trial != PLAIN_TRIAL:  # the plain head's score counts, however low it is
+        if training_runs >= 1 and not spec.head.plain:  # the plain head's score counts, however low it is
             self._refuse_collapse(predictions, evaluated, losses)
         score = measure(self.task.problem_type, self.settings.metric, predictions, self.targets[evaluated])
         if not math.isfinite(score):
             raise _CollapsedError(f"its {self.settings.metric} is not a number")
         if request.predictions is not None:
-            write_arrays(request.predictions, rows=evaluated, outputs=predictions.astype(np.float32))
+            positions = self.rows.positions[evaluated]
+            write_arrays(request.predictions, rows=positions, outputs=predictions.astype(np.float32))
         extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
         extra |= {"first_layer": first_layer, "rows": len(evaluated), **cost}
+        extra["std_error"] = standard_error(
+            self.task.problem_type, self.settings.metric, predictions, self.targets[evaluated]
+        )
         return Outcome("ok", score=score, examples=examples, extra=extra)
 
     def _train_fold(self, request: EvaluateTrial, spec: Spec, number: int, until: float, stop: Stop) -> _FoldResult:
         """Train on one fold up to a fraction of its steps and predict the rows left out of it."""
-        train, evaluated = self.folds[number]
+        train, evaluated = self._train_rows(request, number), self.folds[number][1]
         place = request.checkpoint / fold_name(number) if request.checkpoint else None
         earlier = request.resume_from / fold_name(number) if request.resume_from else None
         if earlier is not None and until == 1 and (earlier / "outputs.npy").exists():
@@ -196,13 +229,44 @@ class TrialRunner:
                     training.save(place)
                 raise _StoppedError
             training.model.eval()
-            raw = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
+            if isinstance(training, Solving):
+                logits = torch.from_numpy(training.predict(evaluated, stop))
+                raw = ready.predictor.activate(logits).numpy()
+            else:
+                raw = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
         outputs = training.objective.rescale(raw)
         if place is not None:
             training.save(place)
             if until == 1:
                 np.save(place / "outputs.npy", outputs)
         return _FoldResult(outputs, training.examples - before, losses, cached.layer)
+
+    def _train_rows(self, request: Request, fold: int) -> np.ndarray:
+        """Return the training rows of a fold, or the sample of them that a request asks for."""
+        return self.rows.sample(self.folds[fold][0], request.rows)
+
+    def _measure_throughput(self, request: MeasureThroughput, stop: Stop) -> Outcome:
+        """Pass a sample of rows through a candidate's frozen encoder."""
+        rows = np.random.default_rng(self.settings.seed).permutation(len(self._splits[0]))[: request.rows or 128]
+        sample = self._splits[0].take(np.sort(rows))
+        model, tokenizer, spec = self._build(request.spec, request.seed)
+        features = Features(
+            model.to(self.device),
+            tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
+            self.settings.precision,
+        )
+        order = np.random.default_rng(1).permutation(len(rows))
+        features.get(order[:8])  # the first pass takes longer
+        began, measured = time.perf_counter(), 0
+        for start in range(8, len(order), 40):
+            batch = order[start : start + 40]
+            features.get(batch)
+            measured += len(batch)
+            if time.perf_counter() - began > request.seconds or stop():
+                break
+        seconds = time.perf_counter() - began
+        rate = measured / seconds if measured else 8 / features.seconds
+        return Outcome("ok", extra={"rows_per_second": rate, "threads": torch.get_num_threads()})
 
     def _refuse_collapse(self, outputs: np.ndarray, rows: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""
@@ -226,7 +290,7 @@ class TrialRunner:
         return self._cost_check(key, lambda: self._untrained(spec), *self._sample_texts())
 
     def _untrained(self, spec: Spec, seed: int = 0) -> Predictor:
-        return self.open(spec, np.arange(2), Request(trial=FIRST_MODEL, spec=spec, seed=seed)).predictor
+        return self.open(spec, np.arange(2), Request(trial=0, spec=spec, seed=seed)).predictor
 
     def _measure_cost(self, request: MeasureCost, stop: Stop) -> Outcome:
         cost = measure_cost(self._untrained(request.spec, request.seed), *self._sample_texts(), repeats=30)
@@ -241,7 +305,7 @@ class TrialRunner:
         spec = request.spec
         if request.keep_unfinished:  # the first model; trials were checked when they were evaluated
             self._check_cost(spec, always=False)
-        ready = self.open(spec, np.arange(len(self.targets)), request)
+        ready = self.open(spec, self.rows.sample(np.arange(len(self.targets)), request.rows), request)
         training = ready.training
         # A model that sees every row once at most would wait for all of them to be cached, and gain nothing.
         once = request.keep_unfinished and spec.recipe.epochs <= 1
@@ -249,22 +313,25 @@ class TrialRunner:
             for report in training.reports(REPORTS, stop=stop):
                 if not math.isfinite(report.loss):
                     raise _CollapsedError("its loss is not a number")
-        if training.step < training.steps and not (request.keep_unfinished and training.step):
+        if training.step < training.steps and not (
+            request.keep_unfinished and training.step >= LEAST_FINISHED * training.steps
+        ):
             raise _StoppedError
-        self._save(ready, request, request.out, "all training rows")
+        rows = request.rows
+        self._save(ready, request, request.out, "all training rows" if rows is None else f"{rows:,} training rows")
         return Outcome("ok", examples=training.examples)
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
-        ready = self.open(request.spec, self.folds[0][0], request)
+        ready = self.open(request.spec, self._train_rows(request, 0), request)
         ready.training.restore(request.checkpoint / fold_name(0))
         self._save(ready, request, request.out, "one fold of the training rows")
         return Outcome("ok")
 
     def _save_all_folds(self, request: SaveAllFolds, stop: Stop) -> Outcome:
-        for number, (train, _) in enumerate(self.folds):
+        for number in range(len(self.folds)):
             if stop():
                 raise _StoppedError
-            ready = self.open(request.spec, train, request)
+            ready = self.open(request.spec, self._train_rows(request, number), request)
             ready.training.restore(request.checkpoint / fold_name(number))
             place = request.out / f"{request.trial:06d}-{number}"
             self._save(ready, request, place, "one fold of the training rows")
@@ -282,8 +349,8 @@ class TrialRunner:
 
     def _predict_test_rows_by_fold(self, request: PredictTestRowsByFold, stop: Stop) -> Outcome:
         outputs = []
-        for number, (train, _) in enumerate(self.folds):
-            ready = self.open(request.spec, train, request)
+        for number in range(len(self.folds)):
+            ready = self.open(request.spec, self._train_rows(request, number), request)
             ready.training.restore(request.checkpoint / fold_name(number))
             ready.training.finish()
             outputs.append(ready.predictor.outputs(*self._test_texts()))
@@ -293,8 +360,11 @@ class TrialRunner:
         return Outcome("ok")
 
     def _test_texts(self) -> tuple[list[str], list[str] | None]:
-        """Return the test texts. No other method of this class reads the test rows."""
+        """Return the test texts, or the sample of the plan. No other method of this class reads the test rows."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
+        plan = self.directory.read_plan()
+        rows = tested_rows(len(test), plan.test_rows if plan else None)
+        test = test if rows is None else test.take(rows)
         return test.texts(), test.texts_b()
 
     def _write_test_predictions(self, path: Path, outputs: list[np.ndarray]) -> None:
@@ -314,12 +384,11 @@ class TrialRunner:
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
         """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
-        trust = self.settings.trust_remote_code
-        if spec.encoder not in self._tokenizers:
-            self._tokenizers[spec.encoder] = load_tokenizer(spec.encoder, trust)
-        tokenizer = self._tokenizers[spec.encoder]
-        model, spec = build_model(self.task, spec, tokenizer, seed=request.seed, trust_remote_code=trust)
+        model, tokenizer, spec = self._build(spec, request.seed)
         tokens = self._tokens_for(spec, tokenizer)
+        shared: dict[str, Any] = {}
+        if spec.recipe.solver == "ridge":
+            shared = {"features": self._features_for(spec, model, tokens), "rows": rows, "groups": self.groups[rows]}
         training, predictor = assemble(
             self.task,
             spec,
@@ -331,20 +400,48 @@ class TrialRunner:
             device=self.device,
             precision=self.settings.precision,
             gradient_accumulation_steps=request.gradient_accumulation_steps,
+            **shared,
         )
         return Assembly(training, predictor, tokens)
+
+    def _build(self, spec: Spec, seed: int) -> tuple[Any, Any, Spec]:
+        """Return the untrained model of a candidate, its tokenizer, and the candidate as it is trained."""
+        trust = self.settings.trust_remote_code
+        if spec.encoder not in self._tokenizers:
+            self._tokenizers[spec.encoder] = load_tokenizer(spec.encoder, trust)
+        tokenizer = self._tokenizers[spec.encoder]
+        model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
+        return model, tokenizer, spec
+
+    def _features_for(self, spec: Spec, model: Any, tokens: Tokens) -> Features:
+        """Return the features of a head that is solved; candidates with equal heads share them."""
+        key = (*token_key(spec), repr(spec.head))
+        if key not in self._features:
+            self._features.clear()  # features of one encoder may take a gigabyte
+            self._features[key] = Features(model.to(self.device), tokens, self.settings.precision)
+        return self._features[key]
+
+    def _working_splits(self) -> list[Split]:
+        """Return the working rows of each split, in the order of `rows.positions`."""
+        positions, parts, start = self.rows.positions, [], 0
+        for split in self._splits:
+            inside = positions[(positions >= start) & (positions < start + len(split))] - start
+            parts.append(split if len(inside) == len(split) else split.take(inside))
+            start += len(split)
+        return parts
 
     def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens:
         key = token_key(spec)
         if key not in self._tokens:
-            texts = [text for split in self._splits for text in split.texts()]
-            second = [text for split in self._splits for text in split.texts_b() or []] if self.task.pair else None
+            parts = self._working_splits()
+            texts = [text for split in parts for text in split.texts()]
+            second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
             self._tokens[key] = tokenise_for(spec, tokenizer, texts, second)
         return self._tokens[key]
 
     def activation_caches(self, spec: Spec, tokens: Tokens) -> list[ActivationCache]:
         """Return the caches of this candidate's activations; none if it trains the embeddings."""
-        if not self.settings.cache_activations or spec.recipe.freeze == "none":
+        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.solver == "ridge":
             return []
         if spec.encoder not in self._encoders:
             self._encoders[spec.encoder] = FrozenEncoder(

@@ -6,7 +6,7 @@ from headhunt.evaluation.calibration import (
     fit_temperature,
     reliability_bins,
 )
-from headhunt.evaluation.comparison import Comparison, compare, select_ensemble
+from headhunt.evaluation.comparison import Comparison, compare, select_ensemble, standard_error
 from headhunt.evaluation.metrics import (
     DEFAULT_METRIC,
     METRICS,
@@ -49,4 +49,5 @@ __all__ = [
     "metric_names",
     "reliability_bins",
     "select_ensemble",
+    "standard_error",
 ]

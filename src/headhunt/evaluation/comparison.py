@@ -86,6 +86,29 @@ def compare(
     return _from_variances(gain, row_error**2, gains)
 
 
+def standard_error(
+    problem_type: str, metric: str, outputs: np.ndarray, targets: np.ndarray, *, samples: int = 100
+) -> float:
+    """Return the standard error of a model's score, due to the choice of the rows it is evaluated on.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric.
+        outputs: Outputs of the model.
+        targets: True values.
+        samples: Number of bootstrap samples, for metrics that are no means over rows.
+    """
+    if metric == "accuracy":
+        # With all rows right or all wrong, one row more of the other kind: a small sample is never certain.
+        right = float(_correct(problem_type, outputs, targets).sum())
+        accuracy = (right + 1) / (len(targets) + 2)
+        return float(np.sqrt(accuracy * (1 - accuracy) / len(targets)))
+    rng = np.random.default_rng(0)
+    draws = (rng.integers(0, len(targets), len(targets)) for _ in range(samples))
+    scores = [measure(problem_type, metric, outputs[rows], targets[rows]) for rows in draws]
+    return float(np.std([score for score in scores if np.isfinite(score)] or [0.0]))
+
+
 def _from_variances(gain: float, row_variance: float, gains: Sequence[float]) -> Comparison:
     """Return the interval and the p-value from the variance over rows and the gains of pairs of training runs."""
     from scipy.stats import norm, t

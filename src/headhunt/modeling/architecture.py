@@ -20,6 +20,7 @@ POOLINGS = {
     "mean": "the mean of the token vectors",
     "max": "the maximum of each feature",
     "mean_max": "mean and max, concatenated",
+    "cls_mean_max": "the first token's vector, mean and max, concatenated",
     "attention": "a weighted mean with learned attention weights",
     "routing": "Heinsen routing (arXiv 2211.11754): tokens vote for four output vectors",
 }
@@ -28,8 +29,11 @@ COMPARISONS = {
     "dot": "u · v, one number",
     "concat": "[u; v; |u - v|; u * v]",
     "cosine": "the cosine of u and v, one number",
+    "combined": "[|u - v|; u * v; cosine]",
 }
-SYMMETRIC = ("difference", "dot", "cosine")  # independent of the order of the two texts
+SYMMETRIC = ("difference", "dot", "cosine", "combined")  # independent of the order of the two texts
+SIMILARITIES = ("dot", "cosine")  # one number
+FIXED_POOLINGS = ("cls", "mean", "max", "mean_max", "cls_mean_max")  # without weights
 
 
 def require(holds: bool, message: str) -> None:
@@ -98,8 +102,9 @@ class Mlp:
 class Head:
     """A head, from token vectors to logits. `Head()` is the plain head: [CLS] and one linear layer."""
 
-    layers: int | Literal["mix"] = 1
-    """Encoder layers to read: 1 is the last one, k the mean of the last k, "mix" a learned mix of all."""
+    layers: int | Literal["mix", "concat"] = 1
+    """Encoder layers to read: 1 is the last one, k the mean of the last k, "mix" a learned mix of all, "concat" all of
+    them, each pooled by itself and then concatenated."""
     convolutions: Convolutions | None = None
     """Convolutions on the token vectors."""
     blocks: Blocks | None = None
@@ -114,10 +119,17 @@ class Head:
     """Dropout within the head, 0 to 0.9."""
 
     def __post_init__(self) -> None:
-        if self.layers != "mix":
-            require(isinstance(self.layers, int), f'layers must be a number or "mix"; found {self.layers!r}.')
+        if isinstance(self.layers, str):
+            one_of(self.layers, ("mix", "concat"), "layers (or a number)")
+        else:
             require(1 <= self.layers <= 64, f"layers must be 1 to 64; found {self.layers}.")
         one_of(self.pooling, POOLINGS, "pooling")
+        if self.layers == "concat":
+            one_of(self.pooling, FIXED_POOLINGS, 'pooling with layers "concat"')
+            require(
+                self.convolutions is None and self.blocks is None,
+                'layers "concat" pools each layer by itself and takes neither convolutions nor blocks.',
+            )
         if self.siamese is not None:
             one_of(self.siamese, COMPARISONS, "siamese")
         require(0 <= self.dropout <= 0.9, f"dropout must be 0 to 0.9; found {self.dropout}.")

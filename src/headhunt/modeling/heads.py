@@ -141,6 +141,17 @@ class MeanMax(Pooling):
         return torch.cat([self.mean(x, mask), self.max(x, mask)], -1)
 
 
+class FirstMeanMax(Pooling):
+    """First token, mean and max, concatenated."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(3 * width)
+        self.first, self.mean, self.max = FirstToken(width), Mean(width), Max(width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.cat([self.first(x, mask), self.mean(x, mask), self.max(x, mask)], -1)
+
+
 class Attention(Pooling):
     """A mean weighted by softmax(w · x)."""
 
@@ -205,17 +216,24 @@ POOLINGS: dict[str, type[Pooling]] = {
     "mean": Mean,
     "max": Max,
     "mean_max": MeanMax,
+    "cls_mean_max": FirstMeanMax,
     "attention": Attention,
     "routing": Routing,
 }
 
 
 class Comparison(nn.Module):
-    """Base class of comparisons of two vectors u and v (batch, width); the output has `width` features."""
+    """Base class of comparisons of two vectors u and v (batch, width); the output has `width` features.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: Features of each vector.
+        block: Features of one pooled layer; a vector consists of one or more such blocks.
+    """
+
+    def __init__(self, width: int, block: int) -> None:
         super().__init__()
         self.width = width
+        self.feature_blocks = (block,) * (width // block)
 
 
 class Difference(Comparison):
@@ -236,8 +254,8 @@ class Similarity(Comparison):
     spread: Tensor
     fitted: Tensor
 
-    def __init__(self, width: int) -> None:
-        super().__init__(1)
+    def __init__(self, width: int, block: int) -> None:
+        super().__init__(1, 1)
         self.register_buffer("center", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
         self.register_buffer("fitted", torch.tensor(False))
@@ -265,11 +283,25 @@ class Dot(Similarity):
 class Concat(Comparison):
     """[u; v; |u - v|; u * v]."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(4 * width)
+    def __init__(self, width: int, block: int) -> None:
+        super().__init__(4 * width, block)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         return torch.cat([u, v, (u - v).abs(), u * v], -1)
+
+
+class Combined(Comparison):
+    """[|u - v|; u * v; cosine], with one cosine per block."""
+
+    def __init__(self, width: int, block: int) -> None:
+        super().__init__(2 * width, block)
+        self.block, cosines = block, width // block
+        self.width += cosines
+        self.feature_blocks += (1,) * cosines
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        cosine = functional.cosine_similarity(u.unflatten(-1, (-1, self.block)), v.unflatten(-1, (-1, self.block)), -1)
+        return torch.cat([(u - v).abs(), u * v, cosine], -1)
 
 
 class Cosine(Similarity):
@@ -284,6 +316,7 @@ COMPARISONS: dict[str, type[Comparison]] = {
     "dot": Dot,
     "concat": Concat,
     "cosine": Cosine,
+    "combined": Combined,
 }
 
 
@@ -303,18 +336,24 @@ class HeadModule(nn.Module):
         width: The encoder's hidden size.
         states: Number of hidden states of the encoder: its layers and the embeddings.
         outputs: Number of logits.
+
+    Attributes:
+        feature_blocks: Widths of the parts of the vector that is classified: pooled layers, or their comparisons.
     """
 
     def __init__(self, head: Head, width: int, states: int, outputs: int) -> None:
         super().__init__()
-        self.take = states if head.layers == "mix" else min(head.layers, states - 1)
+        self.concat = head.layers == "concat"
+        self.take = states if isinstance(head.layers, str) else min(head.layers, states - 1)
         self.mix = LayerMix(states) if head.layers == "mix" else None
         self.convolution = Convolution(width, head.convolutions, head.dropout) if head.convolutions else None
         width = self.convolution.width if self.convolution else width
         self.blocks = EncoderBlocks(width, head.blocks, head.dropout) if head.blocks else None
         self.pooling = POOLINGS[head.pooling](width)
-        width = self.pooling.width
-        self.compare = COMPARISONS[head.siamese](width) if head.siamese else None
+        block = self.pooling.width if self.pooling.width % width else width
+        width = self.pooling.width * (states if self.concat else 1)
+        self.compare = COMPARISONS[head.siamese](width, block) if head.siamese else None
+        self.feature_blocks = self.compare.feature_blocks if self.compare else (block,) * (width // block)
         width = self.compare.width if self.compare else width
         self.dropout = nn.Dropout(head.dropout)
         self.mlp, width = _mlp(width, head.mlp, head.dropout)
@@ -330,6 +369,8 @@ class HeadModule(nn.Module):
 
     def pool(self, states: tuple[Tensor, ...], mask: Tensor) -> Tensor:
         """Return one vector per text from the encoder's hidden states (only the last one unless `several_layers`)."""
+        if self.concat:
+            return torch.cat([self.pooling(state, mask) for state in states], -1)
         if self.mix is not None:
             x = self.mix(states)
         else:
@@ -345,4 +386,9 @@ class HeadModule(nn.Module):
         pooled = self.pool(states, mask)
         if self.compare is not None:
             pooled = self.compare(*pooled.unflatten(0, (2, -1)))
-        return self.output(self.mlp(self.dropout(pooled)))
+        features = self.mlp(self.dropout(pooled))
+        if not torch.is_autocast_enabled(features.device.type):
+            return self.output(features)
+        # A solved output layer adds large terms that nearly cancel: 16 bits are not enough for them.
+        with torch.autocast(features.device.type, enabled=False):
+            return self.output(features.float())

@@ -72,7 +72,7 @@ def _box(stage: Mapping[str, Any], title: str, centre: float, y: float, width: f
 def _layer_bars(stage: Mapping[str, Any], count: int, bar: int, x: float, y: float, width: float) -> str:
     """Return the embeddings and layers of the encoder, with a dot beside each layer that the head reads."""
     frozen_layers = count if stage["all_frozen"] else min(count, int(stage["frozen"] or 0))
-    read_layers = count if stage["taken"] == "mix" else min(count, int(stage["taken"]))
+    read_layers = count if isinstance(stage["taken"], str) else min(count, stage["taken"])
     parts = []
     for place in range(count + 1):
         frozen = stage["embeddings_frozen"] if place == 0 else place <= frozen_layers

@@ -3,6 +3,7 @@
 RUN/ledger.jsonl             what happened, one event per line
 RUN/lock                     held by the one writer
 RUN/search.json              settings
+RUN/plan.json                rows and epochs that fit into the time
 RUN/task/                    the data; the test rows in files of their own
 RUN/environment.json         library versions
 RUN/checkpoints/000012-1/    state of trial 12 after rung 1
@@ -30,6 +31,7 @@ import numpy as np
 
 from headhunt.errors import ModelError
 from headhunt.run import schema
+from headhunt.run.plan import Plan
 from headhunt.run.results import AblationResult, Importances, SearchResult
 from headhunt.run.schema import RunError
 from headhunt.run.settings import SearchSettings
@@ -73,6 +75,11 @@ class RunDirectory:
     def settings(self) -> Path:
         """The settings of the search."""
         return self.path / "search.json"
+
+    @property
+    def plan(self) -> Path:
+        """The plan of the search."""
+        return self.path / "plan.json"
 
     @property
     def result(self) -> Path:
@@ -155,6 +162,14 @@ class RunDirectory:
         named = {path: path.name.rpartition("-all")[2] for path in self.models.glob(f"{trial:06d}-all*")}
         seeds = {path: int(suffix[1:] or 0) for path, suffix in named.items() if suffix[1:].isdigit() or not suffix}
         return [path for path in sorted(seeds, key=seeds.__getitem__) if is_model(path)]
+
+    def read_plan(self) -> Plan | None:
+        """Return the plan of the search; None before it is made."""
+        return schema.read(self.plan, Plan) if self.plan.exists() else None
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write the plan of the search."""
+        schema.write(self.plan, plan)
 
     def read_settings(self) -> SearchSettings:
         """Read the settings of the search.

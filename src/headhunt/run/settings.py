@@ -8,6 +8,11 @@ from typing import Any
 
 from headhunt.run.task import TaskInfo
 
+DELIVER = {
+    "best": "the model with the best score on validation rows",
+    "plain-unless-proven": "the plain head, unless the test rows prove that the winner is better",
+}
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -17,6 +22,7 @@ class SearchSettings:
     """
 
     encoder: str
+    """Encoder of the plain head."""
     space: dict[str, Any]
     """The search space as plain data."""
     strategy: str = "bohb"
@@ -37,6 +43,10 @@ class SearchSettings:
     """Megabytes."""
     calibrate: bool = False
     max_length: int | None = None
+    encoders: tuple[str, ...] = ()
+    """Encoders to choose from, the one of the plain head first; empty if there is no choice."""
+    deliver: str = "best"
+    """Rule by which the delivered model is chosen; see DELIVER."""
 
     def command(self, task: TaskInfo, space: str) -> list[str]:
         """Return the command that repeats the search, option by option; DATA and TEST stand for the user's files.
@@ -48,7 +58,7 @@ class SearchSettings:
         options: dict[str, Any] = {
             "--test": "TEST" if task.test_given else None,
             "--limit": task.limit,
-            "--encoder": self.encoder,
+            "--encoder": ",".join(self.encoders) or self.encoder,
             "--max-length": self.max_length,
             "--time": "none" if self.time is None else f"{self.time:g}s",
             "--trials": self.trials,
@@ -66,6 +76,7 @@ class SearchSettings:
             "--precision": self.precision,
             "--max-latency": None if self.max_latency is None else f"{self.max_latency:g}ms",
             "--max-size": None if self.max_size is None else f"{self.max_size:g}MB",
+            "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
         return ["headhunt search DATA", *words, *(["--calibrate"] if self.calibrate else [])]

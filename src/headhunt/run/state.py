@@ -25,8 +25,8 @@ from headhunt.run.events import (
 from headhunt.run.schema import RunError
 from headhunt.spec import Spec
 
-PLAIN_TRIAL = 0  # the plain head is always the first trial
-FIRST_MODEL = -1  # the number of the first model, which is saved before any trial has ended and is not a trial
+PLAIN, SOLVED = "plain", "solved"  # origins of the baseline and of solved heads
+CONFIDENCE = 1.0  # standard errors below the score at which its lower bound lies
 RETRIES = {"lost": 3, "memory": 1}  # how often a trial with such an outcome runs again before the outcome counts
 
 
@@ -79,6 +79,23 @@ class Trial:
         return max(scored) if scored else None
 
     @property
+    def is_plain(self) -> bool:
+        """True for the plain head, the baseline; it may be trained with more than one recipe."""
+        return self.origin == PLAIN
+
+    @property
+    def is_solved(self) -> bool:
+        """True for a head that is solved rather than trained."""
+        return self.spec.recipe.solver == "ridge"
+
+    def lower_bound(self, rung: int) -> float | None:
+        """Return a lower bound of the score at a rung: one that chance in the choice of rows seldom undercuts."""
+        result = self.results.get(rung)
+        if result is None or result.score is None:
+            return None
+        return result.score - CONFIDENCE * float(result.extra.get("std_error") or 0.0)
+
+    @property
     def seconds(self) -> float:
         """Worker time of all its results."""
         return sum(result.seconds for result in self.results.values())
@@ -109,7 +126,7 @@ class SavedModel:
     folder: str
     """Name of its directory among the models of the run."""
     trial: int
-    """The trial it came from; -1 for the first model."""
+    """The trial it is of."""
 
 
 @dataclass
@@ -231,9 +248,15 @@ class State:
         return max((trial for trial in self.trials if trial.best), key=_rank, default=None)
 
     @property
+    def plain_trials(self) -> list[Trial]:
+        """The plain head with each recipe it is trained with; the first is always trial 0."""
+        return [trial for trial in self.trials if trial.is_plain]
+
+    @property
     def plain(self) -> Trial | None:
-        """The plain head, which is always trial 0."""
-        return self.trials[0] if self.trials else None
+        """The plain head with the better of its recipes."""
+        trials = self.plain_trials or self.trials[:1]
+        return max(trials, key=lambda trial: (*(trial.best or (-1, 0.0)), -trial.number), default=None)
 
 
 _HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {

@@ -120,3 +120,13 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)
     return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))
+
+
+def tested_rows(rows: int, count: int | None) -> np.ndarray | None:
+    """Return the test rows that are predicted at the end of a search; None for all of them.
+
+    Args:
+        rows: Number of test rows.
+        count: Number of rows to predict; None for all.
+    """
+    return None if count is None or count >= rows else np.sort(np.random.default_rng(0).permutation(rows)[:count])

@@ -16,7 +16,7 @@ from headhunt.spec.space import (
     draw_leaf,
     inactive_leaves,
 )
-from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, RENAMED, SCHEDULES, Lora, Recipe, Smart, Spec, plain
+from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, RENAMED, SCHEDULES, Lora, Recipe, Smart, Spec, plain, solved
 
 __all__ = [
     "DEFAULT_ENCODER",
@@ -46,5 +46,6 @@ __all__ = [
     "inactive_leaves",
     "plain",
     "recipe_words",
+    "solved",
     "stages",
 ]

@@ -12,11 +12,15 @@ from headhunt.spec.spec import FREEZES, Spec
 def describe(spec: Spec) -> str:
     """Return a one-line summary of a candidate."""
     head, recipe = spec.head, spec.recipe
+    if recipe.solver == "ridge":
+        compared = f", siamese {head.siamese}" if head.siamese else ""
+        layers = "all layers" if head.layers == "concat" else _layers_in_words(head.layers)
+        return f"solved head on {layers}, {head.pooling.replace('_', '+')} pooling{compared}, encoder frozen"
     words = ["plain head"] if head.plain else [f"{head.pooling.replace('_', '+')} pooling"]
     if head.siamese:
         words.append(f"siamese {head.siamese}")
     if head.layers != 1:
-        words.append("mix of all layers" if head.layers == "mix" else f"last {head.layers} layers")
+        words.append(_layers_in_words(head.layers))
     for name, part in (("convolutions", head.convolutions), ("encoder blocks", head.blocks), ("MLP", head.mlp)):
         if part is not None:
             words.append(f"{name} with {_count(part.layers, 'layer')}")
@@ -25,7 +29,17 @@ def describe(spec: Spec) -> str:
     words.append(f"learning rate {recipe.learning_rate:.1g}")
     if recipe.smart:
         words.append("SMART")
+    if recipe.head_init == "solved":
+        words.append("from the solved head")
+    if recipe.standardize:
+        words.append("standardised")
     return ", ".join(words)
+
+
+def _layers_in_words(layers: int | str) -> str:
+    if layers == 1:
+        return "the last layer"
+    return {"mix": "mix of all layers", "concat": "all layers concatenated"}.get(str(layers), f"last {layers} layers")
 
 
 def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> list[dict[str, Any]]:
@@ -42,9 +56,11 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     twice = head.siamese is not None
     tokens = ("text a", "text b") if twice else ("[CLS] a [SEP] b [SEP]",) if pair else ("[CLS] text [SEP]",)
     frozen = {"none": 0, "embeddings": 0, "all": layers}.get(str(recipe.freeze), recipe.freeze)
-    layers_used = {1: "the last layer", "mix": "a learned mix of all layers"}.get(
-        head.layers, f"the mean of the last {head.layers} layers"
-    )
+    layers_used = {
+        1: "the last layer",
+        "mix": "a learned mix of all layers",
+        "concat": "all layers, each pooled by itself",
+    }.get(head.layers, f"the mean of the last {head.layers} layers")
     trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
     if recipe.lora is not None:
         trained = f"low-rank updates of rank {recipe.lora.rank}"
@@ -81,17 +97,26 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     if head.mlp is not None:
         title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
         drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
+    if recipe.solver == "ridge":
+        trained_by = "one linear layer, solved by ridge regression"
+    else:
+        trained_by = f"one linear layer, dropout {head.dropout:.2g}"
     output = {
         "single_label_classification": f"one of {labels} classes",
         "multi_label_classification": f"any of {labels} labels",
     }.get(problem_type, "a number")
-    drawn.append({"stage": "output", "title": output, "detail": f"one linear layer, dropout {head.dropout:.2g}"})
+    drawn.append({"stage": "output", "title": output, "detail": trained_by})
     return drawn
 
 
 def recipe_words(spec: Spec) -> dict[str, str]:
     """Return the recipe of a candidate as names and values, without the parts that are off."""
     recipe = asdict(spec.recipe)
+    length = f"{recipe['max_length']} tokens, cut " + (
+        "at the end" if recipe["truncation"] == "end" else "in the middle"
+    )
+    if recipe["solver"] == "ridge":
+        return {"output layer": "solved by ridge regression", "encoder": FREEZES["all"], "texts": length}
     words = {
         "learning rate": f"{recipe['learning_rate']:.2g}",
         "head learning rate": f"× {recipe['head_lr_multiplier']:.3g}",
@@ -105,9 +130,7 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         "batch size": str(recipe["batch_size"]),
         "weight decay": f"{recipe['weight_decay']:g}",
         "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
-        "texts": f"{recipe['max_length']} tokens, cut at the {recipe['truncation']}"
-        if recipe["truncation"] == "end"
-        else f"{recipe['max_length']} tokens, cut in the middle",
+        "texts": length,
     }
     if recipe["lora"]:
         words["LoRA"] = f"rank {recipe['lora']['rank']}, scale {recipe['lora']['alpha']:g}"
@@ -119,6 +142,10 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         words["label smoothing"] = f"{recipe['label_smoothing']:g}"
     if recipe["class_weights"]:
         words["class weights"] = "inverse to class frequency"
+    if recipe["head_init"] == "solved":
+        words["first weights"] = "solved by ridge regression"
+    if recipe["standardize"]:
+        words["features"] = "standardised over the training rows"
     if recipe["swap_pairs"]:
         words["pairs"] = "swapped at random during training"
     return words

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.spec.spec import FREEZES, SCHEDULES, Spec, refuse_renamed
+from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, Spec, refuse_renamed
 
 SCHEMA = 1
 OFF = "off"  # None in a file: TOML has no null
@@ -253,6 +253,8 @@ def default(layers: int = 6) -> Space:
                 "smart": Maybe({"weight": Log(1.0, 15.0)}),
                 "truncation": Choice(("end", "middle")),
                 "swap_pairs": Choice((False, True)),
+                "standardize": Choice((False, True)),
+                "head_init": Choice(tuple(HEAD_INITS)),
             },
         },
     )
@@ -386,4 +388,11 @@ def _plain(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 # Explanations of values, for the printed tree of a space.
-MEANINGS = {"pooling": POOLINGS, "siamese": COMPARISONS, "schedule": SCHEDULES, "freeze": FREEZES}
+MEANINGS = {
+    "pooling": POOLINGS,
+    "siamese": COMPARISONS,
+    "schedule": SCHEDULES,
+    "freeze": FREEZES,
+    "solver": SOLVERS,
+    "head_init": HEAD_INITS,
+}

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import SCHEMA, SYMMETRIC, Head, from_dict, one_of, require
+from headhunt.modeling.architecture import (
+    FIXED_POOLINGS,
+    SCHEMA,
+    SIMILARITIES,
+    SYMMETRIC,
+    Head,
+    from_dict,
+    one_of,
+    require,
+)
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 SCHEDULES = {
@@ -26,6 +35,12 @@ FREEZES = {
     "embeddings": "everything except the embeddings is trained",
     "all": "only the head is trained",
 }
+SOLVERS = {
+    "adamw": "gradient descent with AdamW",
+    "ridge": "ridge regression on the frozen encoder, solved in closed form",
+}
+HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
+PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes; small encoders need higher ones than BERT's 2e-5 to 5e-5
 # Fields of unreleased versions. Specs and spaces that use them are refused with the new name.
 RENAMED = {"rate": "learning_rate", "batch": "batch_size", "head_rate": "head_lr_multiplier"}
 
@@ -107,6 +122,12 @@ class Recipe:
     """Position at which longer texts are cut."""
     swap_pairs: bool = False
     """Swap the two texts of a pair at random during training."""
+    solver: str = "adamw"
+    """Optimiser of the weights; see SOLVERS. "ridge" trains the output layer alone and ignores other fields."""
+    head_init: str = "random"
+    """Initial weights of the output layer; see HEAD_INITS. No effect with hidden layers."""
+    standardize: bool = False
+    """Scale the features that the head classifies by their mean and standard deviation over the training rows."""
 
     def __post_init__(self) -> None:
         require(0 < self.epochs <= 1000, f"epochs must be above 0, up to 1000; found {self.epochs}.")
@@ -129,6 +150,8 @@ class Recipe:
         require(0 <= self.label_smoothing <= 0.5, f"label_smoothing must be 0 to 0.5; found {self.label_smoothing}.")
         require(8 <= self.max_length <= 32768, f"max_length must be 8 to 32768; found {self.max_length}.")
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
+        one_of(self.solver, SOLVERS, "solver")
+        one_of(self.head_init, HEAD_INITS, "head_init")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +167,14 @@ class Spec:
 
     def __post_init__(self) -> None:
         require(bool(self.encoder.strip()), "encoder must name a Hugging Face model or a folder; found nothing.")
+        head = self.head
+        if self.recipe.solver == "ridge":
+            trained = head.mlp or head.convolutions or head.blocks or head.layers == "mix"
+            require(
+                not trained and head.pooling in FIXED_POOLINGS and head.siamese not in SIMILARITIES,
+                'solver "ridge" takes a head without weights before its output layer: '
+                f"pooling {', '.join(FIXED_POOLINGS)}; no mlp, convolutions, blocks or mix.",
+            )
 
     def canonical(self, problem_type: str | None = None) -> Spec:
         """Return the same candidate with every field that has no effect at its default.
@@ -151,7 +182,14 @@ class Spec:
         Args:
             problem_type: Problem type of the task, if known. Regression ignores label smoothing and class weights.
         """
-        recipe = self.recipe
+        recipe, head = self.recipe, self.head
+        if recipe.solver == "ridge":
+            kept = {name: getattr(recipe, name) for name in ("solver", "max_length", "truncation")}
+            return replace(self, head=replace(head, dropout=Head().dropout), recipe=Recipe(freeze="all", **kept))
+        if head.mlp is not None:
+            recipe = replace(recipe, head_init="random")
+        if head.plain or head.siamese in SIMILARITIES:
+            recipe = replace(recipe, standardize=False)
         if recipe.freeze == 0:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
@@ -227,15 +265,27 @@ class Spec:
         return cls.from_dict(data)
 
 
-def plain(encoder: str, rows: int = 500) -> Spec:
+def plain(encoder: str, rows: int = 500, recipe: int = 0) -> Spec:
     """Return the plain head with a standard recipe, the baseline of every search.
 
     Args:
         encoder: Hugging Face model name or local folder.
         rows: Number of training rows; smaller data is trained for more epochs.
+        recipe: Which of PLAIN_LEARNING_RATES to use.
     """
-    epochs = 10.0 if rows <= 2_000 else 5.0 if rows <= 20_000 else 3.0
-    return Spec(encoder=encoder, recipe=Recipe(learning_rate=1e-4, epochs=epochs))
+    epochs = 10.0 if rows <= 5_000 else 5.0 if rows <= 20_000 else 3.0
+    return Spec(encoder=encoder, recipe=Recipe(learning_rate=PLAIN_LEARNING_RATES[recipe], epochs=epochs))
+
+
+def solved(encoder: str, *, pair: bool = False) -> Spec:
+    """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one ridge regression.
+
+    Args:
+        encoder: Hugging Face model name or local folder.
+        pair: Whether the task has two texts per row; both are then encoded separately and compared.
+    """
+    head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
+    return Spec(encoder=encoder, head=head, recipe=Recipe(solver="ridge")).canonical()
 
 
 def refuse_renamed(data: Any, path: str = "") -> None:

@@ -35,9 +35,9 @@ class TimeBudget:
         """Return the seconds until the deadline."""
         return math.inf if self.deadline is None else self.deadline - self._clock()
 
-    def reserve(self, seconds: float) -> None:
+    def reserve(self, seconds: float, largest: float = LARGEST_RESERVE) -> None:
         """Reserve time for the final evaluation, up to a fraction of the total."""
-        self._reserved = min(LARGEST_RESERVE * self._total, seconds)
+        self._reserved = min(largest * self._total, seconds)
 
     @property
     def search_deadline(self) -> float | None:

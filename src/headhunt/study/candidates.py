@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, inactive_leaves, plain
+from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, inactive_leaves, plain, solved
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEARNING_RATE_LEAVES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
+FEW_EPOCHS = 5.0
 COSTLY_LEAVES = ("head.convolutions", "head.blocks", "recipe.smart")
 
 
@@ -39,6 +40,8 @@ class Candidates:
         rows: Number of training rows. It decides the epochs of the plain head.
         layers: Number of encoder layers, for runtime estimates.
         max_length: Maximum number of tokens per text if the space does not set it. Defaults to the recipe's value.
+        encoders: Encoders to choose from, the first of which is that of the plain head. Defaults to `encoder` alone.
+        max_epochs: Largest number of epochs that there is time for.
     """
 
     def __init__(
@@ -51,10 +54,13 @@ class Candidates:
         rows: int = 500,
         layers: int = 6,
         max_length: int | None = None,
+        encoders: Sequence[str] = (),
+        max_epochs: float | None = None,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.problem_type = problem_type
-        self.encoder = _encoder_of(space, encoder)
+        self.problem_type, self.max_epochs = problem_type, max_epochs
+        self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
+        self.encoders = tuple(encoders) or (self.encoder,)
         space_length = space.tree.get("recipe", {}).get("max_length")
         self.max_length = max_length if space_length is None else None
         # If the space offers several lengths, the plain head reads the longest, so that it is at no disadvantage.
@@ -77,7 +83,14 @@ class Candidates:
         spec = self.space.sample(
             lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair, problem_type=self.problem_type
         )
-        return with_max_length(spec, self.max_length)
+        return self._fitted(with_max_length(spec, self.max_length))
+
+    def _fitted(self, spec: Spec) -> Spec:
+        """Return the spec with no more epochs than there is time for."""
+        recipe = spec.recipe
+        if self.max_epochs is None or recipe.epochs <= self.max_epochs or recipe.solver == "ridge":
+            return spec
+        return replace(spec, recipe=replace(recipe, epochs=self.max_epochs))
 
     def draw(self, rng: random.Random) -> Params:
         """Draw random parameters.
@@ -132,21 +145,28 @@ class Candidates:
         except SpecError:
             return None
 
-    def plain(self) -> Spec:
-        """Return the plain head with a standard fine-tuning recipe."""
-        return with_max_length(plain(self.encoder, self.rows), self._plain_max_length)
+    def plain(self, recipe: int = 0) -> Spec:
+        """Return the plain head with one of the standard fine-tuning recipes; see `spec.PLAIN_LEARNING_RATES`."""
+        spec = plain(self.baseline_encoder, self.rows, recipe)
+        return self._fitted(with_max_length(spec, self._plain_max_length))
+
+    def solved(self) -> list[Spec]:
+        """Return the solved head of every encoder, in the order of the encoders."""
+        specs = [solved(encoder, pair=self.pair) for encoder in self.encoders]
+        return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
         """Yield recipes that performed well on other tasks, in the order to try them.
 
         Recipes that the space cannot express are left out.
         """
-        base = self.plain()
-        seen = {base.hash}
+        base = replace(self.plain(), encoder=self.encoder)
+        seen = {self.plain().hash}
         # The space sets the number of epochs of its candidates.
         epochs = self.spec({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
         base = replace(base, recipe=replace(base.recipe, epochs=epochs))
-        for spec in _known_recipes(base, self._numeric_freezes(), self.pair):
+        for recipe in _known_recipes(base, self._numeric_freezes(), self.pair):
+            spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
             if params is not None and spec.hash not in seen:
                 seen.add(spec.hash)
@@ -166,17 +186,29 @@ def _encoder_of(space: Space, otherwise: str) -> str:
 
 
 def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]:
-    """Yield candidates with a frozen encoder, which take seconds, then ones with the lowest layers frozen."""
+    """Yield candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
+
+    A head that starts from its solution needs fewer epochs: it is tried first where there is time for few.
+    """
     fewest_layers, half_the_layers = (freezes[0], freezes[len(freezes) // 2]) if freezes else (0, 0)
-    fewest_frozen = replace(
-        base.recipe, learning_rate=1e-4, head_lr_multiplier=5.0, freeze=fewest_layers, layer_decay=0.95
+    tuned = replace(
+        base.recipe,
+        learning_rate=1e-4,
+        head_lr_multiplier=5.0,
+        freeze="embeddings",
+        layer_decay=0.95,
+        standardize=True,
     )
+    from_solution = replace(tuned, head_lr_multiplier=1.0, head_init="solved")
+    fewest_frozen = replace(tuned, freeze=fewest_layers, standardize=False)
     half_frozen = replace(fewest_frozen, freeze=half_the_layers)
     all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
+    pooled = Head(pooling="mean", siamese="combined" if pair else None)
+    for recipe in (from_solution, tuned) if base.recipe.epochs <= FEW_EPOCHS else (tuned, from_solution):
+        yield replace(base, head=pooled, recipe=recipe)
     if pair:
         yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=all_frozen)
         yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=half_frozen)
-        yield replace(base, head=Head(pooling="mean", siamese="concat", mlp=Mlp(width=256)), recipe=all_frozen)
         yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=half_frozen)
     else:
         yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=all_frozen)

@@ -32,12 +32,18 @@ class Checkpoints:
         rungs = [rung for number, rung in self._checkpoints if number == trial]
         return self._directory.checkpoint(trial, max(rungs)) if rungs else None
 
-    def resume_from(self, trial: int, rung: int) -> Path | None:
+    def resume_from(self, trial: int, rung: int, *, lower: bool = True) -> Path | None:
         """Return the checkpoint to continue a rung from.
 
         A rung that was cut short left its own state behind; otherwise the rung below did.
+
+        Args:
+            trial: The trial.
+            rung: The rung.
+            lower: Whether a rung continues the one below.
         """
-        below = [step for step in range(rung, -1, -1) if (trial, step) in self._checkpoints]
+        rungs = range(rung, -1, -1) if lower else (rung,)
+        below = [step for step in rungs if (trial, step) in self._checkpoints]
         return self._directory.checkpoint(trial, below[0]) if below else None
 
     def add(self, trial: int, rung: int) -> None:

@@ -17,6 +17,8 @@ class Request:
     seed: int
     gradient_accumulation_steps: int = 1
     """Number of micro-batches per step, to save memory."""
+    rows: int | None = None
+    """Number of training rows, a stratified sample that a larger number contains; None takes all."""
     attempt: int = 0
     deadline: float | None = None
     """Seconds since 1970 at which to stop."""
@@ -88,3 +90,11 @@ class PredictTestRowsByFold(Request):
 @dataclass(frozen=True, kw_only=True)
 class MeasureCost(Request):
     """Measure latency, size and FLOPs of a candidate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureThroughput(Request):
+    """Pass training rows through a candidate's frozen encoder and measure how many a second it takes."""
+
+    seconds: float
+    """Time after which no further rows are taken; `rows` is the largest number."""

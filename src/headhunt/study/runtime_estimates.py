@@ -13,6 +13,7 @@ from typing import Any
 
 from headhunt.run.state import Trial
 
+TUNED, FROZEN, SOLVED = "tuned", "frozen", "solved"
 WINDOW = 101  # number of latest results that an estimate uses
 EMBEDDINGS_COST = 0.4  # relative to all layers: the optimizer updates the complete vocabulary
 HEAD_COST = 0.03  # relative to all layers
@@ -25,25 +26,28 @@ class RuntimeEstimates:
 
     Args:
         layers: Number of encoder layers.
+        epoch_seconds: Estimated seconds of one epoch of all layers, until there are results; None if unknown.
     """
 
-    def __init__(self, layers: int) -> None:
-        self._layers = layers
+    def __init__(self, layers: int, epoch_seconds: float | None = None) -> None:
+        self._layers, self._epoch_seconds = layers, epoch_seconds
         # Trials with a frozen encoder have their own ratios: loading and evaluation take most of their time.
-        self._seconds_per_cost: defaultdict[tuple[str, bool], deque[float]] = defaultdict(_window)
+        self._seconds_per_cost: defaultdict[tuple[str, str], deque[float]] = defaultdict(_window)
         self._tuning_seconds = _window()
 
     def add(self, spec: Mapping[str, Any], seconds: float) -> None:
         """Add the measured or extrapolated seconds of a candidate's full training."""
         group = _group(spec)
         self._seconds_per_cost[group].append(seconds / self._cost(spec))
-        if not group[1]:
+        if group[1] == TUNED:
             self._tuning_seconds.append(seconds)
 
     def estimate(self, spec: Mapping[str, Any]) -> float | None:
         """Return the estimated seconds of a candidate's full training; None without similar results."""
         ratios = self._seconds_per_cost.get(_group(spec))
-        return statistics.median(ratios) * self._cost(spec) if ratios else None
+        if ratios:
+            return statistics.median(ratios) * self._cost(spec)
+        return self._epoch_seconds * self._cost(spec) if self._epoch_seconds is not None else None
 
     @property
     def median(self) -> float | None:
@@ -56,24 +60,31 @@ class RuntimeEstimates:
         freeze = recipe["freeze"]
         frozen = min(1.0, freeze / self._layers) if isinstance(freeze, int) else 0.0
         layers = {"none": 1 + EMBEDDINGS_COST, "all": 0.0}.get(freeze, 1 - frozen)
+        if recipe.get("solver") == "ridge":
+            return HEAD_COST
         factor = SMART_FACTOR if recipe["smart"] else 1.0
         factor *= TOKEN_HEAD_FACTOR if head["convolutions"] or head["blocks"] else 1.0
         return float(recipe["epochs"] * (layers + HEAD_COST) * factor)
 
 
-def full_budget_seconds(trial: Trial, fractions: tuple[float, ...], rung: int) -> float | None:
+def full_budget_seconds(
+    trial: Trial, fractions: tuple[float, ...], rung: int, *, cumulative: bool = True
+) -> float | None:
     """Extrapolate a trial's seconds of full training from its results up to a rung.
 
     Args:
         trial: The trial.
         fractions: Fraction of full training at the end of each rung.
         rung: The last rung to use.
+        cumulative: Whether each rung continues the one below; otherwise it starts again.
 
     Returns:
         None if the trial has no result at this rung.
     """
     if rung not in trial.results:
         return None
+    if not cumulative:
+        return trial.results[rung].seconds / fractions[rung]
     spent = sum(result.seconds for step, result in trial.results.items() if step <= rung)
     return spent / fractions[rung]
 
@@ -82,6 +93,9 @@ def _window() -> deque[float]:
     return deque(maxlen=WINDOW)
 
 
-def _group(spec: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the encoder and whether it is frozen: seconds are comparable only within such a group."""
-    return spec["encoder"], spec["recipe"]["freeze"] == "all"
+def _group(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the encoder and how it is used: seconds are comparable only within such a group."""
+    recipe = spec["recipe"]
+    return spec["encoder"], SOLVED if recipe.get("solver") == "ridge" else FROZEN if recipe[
+        "freeze"
+    ] == "all" else TUNED

@@ -27,7 +27,8 @@ from headhunt.run.events import (
     TrialStarted,
 )
 from headhunt.run.ledger import LedgerWriter
-from headhunt.run.state import Outcome, State, Trial
+from headhunt.run.plan import Plan
+from headhunt.run.state import PLAIN, SOLVED, Outcome, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params
@@ -84,6 +85,8 @@ class Study:
         known: Whether to begin with known recipes; by default what the strategy wants.
         disk: Bytes for checkpoints; None is no limit.
         options: The strategy's own options.
+        plan: The rows and epochs that fit into the time.
+        solved: Whether to begin with the solved head of every encoder.
         versions: Library versions, for the record.
         clock: Returns seconds since 1970.
         callback: Called after every round of results.
@@ -104,6 +107,8 @@ class Study:
         known: bool | None = None,
         disk: int | None = None,
         options: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
+        solved: bool = False,
         versions: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
         callback: Callback = lambda study: (),
@@ -112,10 +117,13 @@ class Study:
         self.limits = limits or Limits()
         self.budget = budget or TimeBudget(self.limits.time, clock=clock)
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
-        self.ladder = ladder or (Ladder() if self.strategy.rungs else Ladder((1.0,)))
+        self.plan = plan
+        self._by_rows = plan is not None and plan.by_rows
+        rungs = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
+        self.ladder = ladder or (rungs if self.strategy.rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
         use_known = self.strategy.starts_with_known_recipes if known is None else known
-        self._known = list(candidates.known_recipes()) if use_known else []
+        self._use_known, self._solved = use_known, solved
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
@@ -130,9 +138,10 @@ class Study:
         self._callback = callback
         self._stop_reason: str | None = None
         self._exhausted = False
+        self._known: dict[str, list[tuple[Spec, Params]]] = {}  # by encoder
         self._too_late: float | None = None  # the deadline before which no new trial would have finished
         self._interrupted: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved since
-        self._estimates = RuntimeEstimates(candidates.layers)
+        self._estimates = RuntimeEstimates(candidates.layers, plan.epoch_seconds() if plan else None)
         self._slowest: float | None = None
         self._catch_up()
 
@@ -140,6 +149,21 @@ class Study:
     def state(self) -> State:
         """The state of the search."""
         return self.ledger.state
+
+    def evaluate_first(self) -> None:
+        """Evaluate the solved head of the first encoder and run what the callback asks for, before anything else."""
+        self._begin()
+        first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
+        if first is None or first not in self.state.waiting:
+            return
+        requests: deque[Request] = deque([self._start(first, self.ladder.top)])
+        while requests:
+            self.ledger.commit()
+            self.executor.submit(requests.popleft())
+            for request, outcome in self.executor.wait():
+                self._finish(request, outcome)
+            requests.extend(self._callback(self))
+        self.ledger.commit()
 
     def run(self) -> str:
         """Search until a limit is reached; return which, `exhausted`, or the reason given to `stop`."""
@@ -204,7 +228,9 @@ class Study:
         if score is not None and (trial.bracket < self.ladder.top or not self.ladder.top):
             # Trials that begin at the top of several rungs are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
-        if score is not None and (seconds := full_budget_seconds(trial, self.ladder.fractions, rung)) is not None:
+        if trial.origin == SOLVED:
+            self._choose_encoder()
+        if score is not None and (seconds := self.full_budget_seconds(trial, rung)) is not None:
             self._estimates.add(trial.spec_data, seconds)
         self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
@@ -222,14 +248,14 @@ class Study:
         """Return the next trial and rung: an interrupted one, a promotion, or a new trial."""
         if self._interrupted:
             return self._interrupted.popleft()
+        if not self.state.trials:
+            self._begin()
         if self.state.waiting:
-            return next(iter(self.state.waiting.items()))
-        plain = self.state.plain
-        if plain is not None and plain.reached < self.ladder.top and 0 not in self.state.running:
-            # The baseline is trained in full, whatever it would have earned.
-            result = plain.results.get(plain.reached)
-            if result is not None and result.score is not None:
-                return 0, plain.reached + 1
+            # Solved heads take seconds, and decide about the encoder of all others.
+            number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
+            return number, self.state.waiting[number]
+        if (promotion := self._next_of_plain()) is not None:
+            return promotion
         while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
             if self.budget.fits(self._remaining_seconds(number)):
@@ -243,11 +269,51 @@ class Study:
             return None
         return next(iter(self.state.waiting.items()))
 
+    def _next_of_plain(self) -> tuple[int, int] | None:
+        """Return the promotion of the plain head: it is trained in full, whatever it would have earned.
+
+        With several recipes, the better one goes on when all have a result.
+        """
+        trials = self.state.plain_trials
+        if not trials or any(trial.number in self.state.running for trial in trials):
+            return None
+        plain = self.state.plain
+        result = plain.results.get(plain.reached) if plain is not None else None
+        if plain is None or plain.reached >= self.ladder.top or result is None or result.score is None:
+            return None
+        return plain.number, plain.reached + 1
+
+    def _begin(self) -> None:
+        """Record the first trials: the plain head with each of its recipes, and the solved head of every encoder."""
+        if self.state.trials:
+            return
+        for recipe in range(self.plan.plain_recipes if self.plan else 1):
+            spec = self.candidates.plain(recipe)
+            bracket = max(0, self.ladder.top - 1)
+            self._register(spec, spec.hash, self.candidates.express(spec), PLAIN, bracket)
+        for spec in self.candidates.solved() if self._solved else ():
+            self._register(spec, spec.hash, None, SOLVED, self.ladder.top)
+
+    def _choose_encoder(self) -> None:
+        """Search with the encoder whose solved head has the best score, once all of them have a result."""
+        solved = [trial for trial in self.state.trials if trial.origin == SOLVED]
+        if len(solved) < 2 or not all(self.ladder.top in trial.results for trial in solved):
+            return
+        scored = [trial for trial in solved if trial.results[self.ladder.top].score is not None]
+        if scored:
+            best = max(scored, key=lambda trial: (trial.results[self.ladder.top].score, -trial.number))
+            self.candidates.encoder = best.spec.encoder
+
     def _remaining_seconds(self, number: int) -> float | None:
         """Estimate the seconds from where a trial stands to the top rung."""
         trial = self.state.trials[number]
-        seconds = full_budget_seconds(trial, self.ladder.fractions, trial.reached)
-        return None if seconds is None else seconds * (1 - self.ladder.fractions[trial.reached])
+        seconds = self.full_budget_seconds(trial, trial.reached)
+        done = 0.0 if self._by_rows else self.ladder.fractions[trial.reached]
+        return None if seconds is None else seconds * (1 - done)
+
+    def full_budget_seconds(self, trial: Trial, rung: int) -> float | None:
+        """Extrapolate a trial's seconds of full training from its results up to a rung."""
+        return full_budget_seconds(trial, self.ladder.fractions, rung, cumulative=not self._by_rows)
 
     def _last_promotion(self) -> tuple[int, int] | None:
         """Return the best trial below the top that can still finish and is no worse than the plain head.
@@ -267,10 +333,6 @@ class Study:
     def _propose(self) -> bool:
         """Record a new trial; return False if there is nothing new to try, or no time for it."""
         number = len(self.state.trials)
-        if number == 0:
-            spec = self.candidates.plain()
-            bracket = max(0, self.ladder.top - 1)
-            return self._register(spec, spec.hash, self.candidates.express(spec), "plain", bracket)
         for spec, params, origin in self._proposals(number):
             spec_hash = spec.hash
             if spec_hash in self.state.hashes:
@@ -286,13 +348,20 @@ class Study:
 
     def _proposals(self, number: int) -> Iterator[tuple[Spec, Params, str]]:
         """Yield what may become the trial of this number: a known recipe, the strategy's proposals, random draws."""
-        if number <= len(self._known):
-            yield (*self._known[number - 1], "known")
+        for spec, params in self._known_recipes() if self._use_known else ():
+            yield spec, params, "known"
         for attempt in range(PROPOSALS + DRAWS):
             proposal = (self.strategy.ask if attempt < PROPOSALS else self.strategy.draw)(number, attempt)
             if proposal is None:
                 return
             yield self.candidates.spec(proposal.params), proposal.params, proposal.origin
+
+    def _known_recipes(self) -> list[tuple[Spec, Params]]:
+        """Return the known recipes for the encoder of the search."""
+        encoder = self.candidates.encoder
+        if encoder not in self._known:
+            self._known[encoder] = list(self.candidates.known_recipes())
+        return self._known[encoder]
 
     def _register(self, spec: Spec, spec_hash: str, params: Params | None, origin: str, bracket: int) -> bool:
         number = len(self.state.trials)
@@ -315,14 +384,22 @@ class Study:
             attempt=attempt,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             checkpoint=directory.checkpoint(number, rung),
-            resume_from=self.checkpoints.resume_from(number, rung),
+            rows=self.rows_of(trial, rung),
+            resume_from=self.checkpoints.resume_from(number, rung, lower=not self._by_rows),
             predictions=directory.predictions(number, rung),
             deadline=self.budget.search_deadline,
             worker_timeout=self._worker_timeout(trial, rung),
         )
 
+    def rows_of(self, trial: Trial, rung: int) -> int | None:
+        """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""
+        rows = self.plan.rows_at(self.ladder.fractions[rung]) if self.plan is not None else None
+        return min(rows, self.plan.first_rows) if rows is not None and self.plan and trial.is_solved else rows
+
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
         """Return the fraction of its budget that a trial uses at a rung."""
+        if self._by_rows:
+            return self.ladder.fractions[rung]
         below = max((self.ladder.fractions[step] for step in trial.results if step < rung), default=0.0)
         return self.ladder.fractions[rung] - below
 
@@ -376,5 +453,7 @@ class Study:
         """Return trial and rung of checkpoints worth keeping, most promising first."""
         running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
         waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
-        plain = [(0, step) for step in range(self.ladder.top + 1)]  # the final evaluation needs its checkpoints too
+        plain = [
+            (trial.number, step) for trial in self.state.plain_trials for step in range(self.ladder.top + 1)
+        ]  # the final evaluation needs its checkpoints too
         return list(dict.fromkeys(plain + running + waiting + self.rungs.checkpoints_to_keep()))

@@ -24,10 +24,12 @@ from transformers import PreTrainedModel
 
 from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of
+from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.dropout import quick_dropout
+from headhunt.training.head_init import Standardizer, prepare_head
 from headhunt.training.objectives import Objective, Perturbation, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule
 from headhunt.training.tokens import Tokens, shuffled_by_length
@@ -94,6 +96,9 @@ class Training:
         self.low_rank = LowRank(model, recipe.lora, lowest) if recipe.lora else None
         self.optimiser = optimiser(model, recipe)
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.standardizer = (
+            Standardizer(model) if recipe.standardize and isinstance(model, HeadhuntForSequenceClassification) else None
+        )
         self.factor = schedule(recipe)
         self.steps_per_epoch = math.ceil(len(tokens) / recipe.batch_size)
         self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
@@ -117,6 +122,18 @@ class Training:
             until: Fraction of the training run to end at, with a report.
             stop: Called after every step; true ends the generator without a report.
         """
+        if self.step == 0 and (self.standardizer is not None or self.recipe.head_init == "solved"):
+            prepare_head(
+                self.model,
+                self.tokens,
+                self.targets.cpu().numpy(),
+                self.objective,
+                self.recipe,
+                standardizer=self.standardizer,
+                precision=self.precision,
+                seed=self.seed,
+                stop=stop,
+            )
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = self.perturbation() if self.recipe.smart else None
@@ -156,6 +173,9 @@ class Training:
         if self.low_rank is not None:
             self.low_rank.merge()
             self.low_rank = None
+        if self.standardizer is not None:
+            self.standardizer.fold()
+            self.standardizer = None
         self.objective.fold(self.model)
         return self.model.eval()
 
@@ -266,7 +286,13 @@ class Training:
     def _buffers(self) -> dict[str, Tensor]:
         """Return the state of a head that is not learned by gradients."""
         parameters = dict(self.model.named_parameters())
-        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
+        buffers = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
+        if self.standardizer is not None:
+            buffers |= {
+                "standardizer.center": self.standardizer.center,
+                "standardizer.spread": self.standardizer.spread,
+            }
+        return buffers
 
     def _identity(self) -> list[Any]:
         return [repr(self.recipe), self.seed, len(self.tokens), int(self.tokens.ids.sum(dtype=np.int64))]

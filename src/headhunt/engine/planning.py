@@ -1,0 +1,92 @@
+"""Fit a search to its time: measure how fast the encoder is, and decide which rows and epochs fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headhunt.run.plan import Plan
+from headhunt.run.task import TaskInfo
+
+TRAINING_FACTOR = 3.5  # cost of a training example, relative to a pass through the frozen encoder
+EPOCHS = 10.0  # of a candidate, where there is time
+SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
+LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
+CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
+FINAL_FRACTION = 0.45  # of the time after the first model, for the last training runs
+MARGIN = 8.0  # seconds that loading, saving and testing take at the end
+FIRST_SECONDS = 10.0  # for the pass of the first model through the encoder
+SOLVED_ROWS = 8000  # rows that a head is solved on at most
+VALIDATION_ROWS = 2000
+LEAST_ROWS = 500  # candidates are not compared on fewer, unless there are fewer
+TEST_ROWS = 2000
+BASELINE_FRACTION = 0.25  # of the workers' time, for comparing recipes of the plain head
+
+
+def make_plan(
+    task: TaskInfo, throughput: float, *, seconds: float | None, left: float, workers: int, epochs: float = EPOCHS
+) -> Plan:
+    """Return the plan of a search.
+
+    Args:
+        task: Description of the data.
+        throughput: Rows that pass through the frozen encoder per second, on one worker.
+        seconds: Time of the search; None is no limit.
+        left: Seconds that are left of it.
+        workers: Number of workers.
+        epochs: Epochs of a candidate, where there is time.
+    """
+    rows = task.rows["train"]
+    validation = task.rows.get("validation", 0)
+    rate = throughput / TRAINING_FACTOR
+    test = min(task.rows.get("test", 0), TEST_ROWS)
+    common: dict[str, Any] = {"rows": rows, "folds": task.folds, "test_rows": test, "seconds": seconds}
+    common |= {"rows_per_second": round(throughput, 2), "examples_per_second": round(rate, 2)}
+    if seconds is None:
+        held_out = rows if task.folds > 1 else validation or _held_out(rows)
+        common |= {"compared_rows": rows, "final_rows": rows, "validation_rows": held_out}
+        return Plan(first_rows=min(rows, SOLVED_ROWS), epochs=epochs, **common)
+    common["test_rows"] = test = min(test, max(LEAST_ROWS, round(0.05 * seconds * throughput)))
+    first = max(200, round(FIRST_SECONDS * throughput))
+    after = max(5.0, left - 2 * test / throughput - MARGIN - min(first, rows) / throughput)
+    if task.folds > 1:
+        # A candidate is trained once per fold on the other folds, and once more on all rows.
+        per_epoch = rows * (task.folds - 1) / rate
+        fitting = 0.3 * after / per_epoch
+        return Plan(
+            compared_rows=rows,
+            validation_rows=rows,
+            final_rows=rows,
+            first_rows=rows,
+            epochs=round(max(LEAST_EPOCHS, min(epochs, fitting)), 2),
+            fine_tuning=fitting >= LEAST_EPOCHS,
+            plain_recipes=_plain_recipes(per_epoch * min(epochs, max(fitting, LEAST_EPOCHS)), seconds, workers),
+            **common,
+        )
+    examples = (1 - FINAL_FRACTION) * after / CANDIDATES * rate
+    held_out = validation or _held_out(rows)
+    trained = rows if validation else rows - held_out
+    held_out = min(held_out, max(200, round(examples / 4)))
+    compared = min(trained, max(LEAST_ROWS, round(examples / SAMPLE_EPOCHS)))
+    compared = trained if compared > 0.8 * trained else compared
+    final_examples = FINAL_FRACTION * after * rate
+    return Plan(
+        compared_rows=rows if compared == trained else compared,
+        validation_rows=held_out,
+        final_rows=min(rows, max(compared, round(final_examples))),
+        first_rows=min(compared, first, SOLVED_ROWS),
+        epochs=round(max(1.0, min(epochs, examples / compared)), 2),
+        plain_recipes=_plain_recipes(examples / rate, seconds, workers),
+        **common,
+    )
+
+
+def _plain_recipes(seconds: float, total: float, workers: int) -> int:
+    """Return how many recipes of the plain head are compared, if one full evaluation takes so many seconds.
+
+    Recipes are compared at a third of the budget, and the better one goes on.
+    """
+    return 2 if seconds * 4 / 3 <= BASELINE_FRACTION * total * workers else 1
+
+
+def _held_out(rows: int) -> int:
+    return min(VALIDATION_ROWS, rows // 5)

@@ -1,0 +1,109 @@
+"""Prepare a head for training: standardise its features and solve for its first weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headhunt.modeling.build import output_of
+from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.spec import Recipe
+from headhunt.training.features import Features, feature_blocks
+from headhunt.training.objectives import Objective
+from headhunt.training.ridge import fit_ridge
+from headhunt.training.tokens import Tokens
+
+ROWS = 2000  # training rows that mean, standard deviation and initial weights are computed from
+
+
+class Standardizer:
+    """A hook that standardises the features a head classifies, until they are folded into the next layer.
+
+    Args:
+        model: A model with a head of Headhunt.
+    """
+
+    def __init__(self, model: HeadhuntForSequenceClassification) -> None:
+        self._head = model.head
+        width = sum(model.head.feature_blocks)
+        self.center = torch.zeros(width, device=model.device)
+        self.spread = torch.ones(width, device=model.device)
+        self._handle = self._head.dropout.register_forward_pre_hook(self._apply)
+
+    def _apply(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        return ((args[0].float() - self.center) / self.spread,)
+
+    def fit(self, features: np.ndarray) -> None:
+        """Take mean and standard deviation from features (rows, features) that are not standardised."""
+        spread = features.std(0, dtype=np.float64)
+        typical = float(np.median(spread)) or 1.0
+        self.center = torch.as_tensor(features.mean(0, dtype=np.float64), dtype=torch.float32).to(self.center.device)
+        # A feature that hardly varies would be noise with the weight of a signal.
+        spread = np.maximum(spread, max(1e-6, 1e-2 * typical))
+        self.spread = torch.as_tensor(spread, dtype=torch.float32).to(self.spread.device)
+
+    def fold(self) -> None:
+        """Write mean and standard deviation into the layer that reads the features, and remove the hook."""
+        layer = next((part for part in self._head.mlp if isinstance(part, nn.Linear)), self._head.output)
+        with torch.no_grad():
+            layer.weight.div_(self.spread)
+            layer.bias.sub_(layer.weight @ self.center)
+        self._handle.remove()
+
+
+def prepare_head(
+    model: PreTrainedModel,
+    tokens: Tokens,
+    targets: np.ndarray,
+    objective: Objective,
+    recipe: Recipe,
+    *,
+    standardizer: Standardizer | None,
+    precision: str = "auto",
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Fit the standardizer and set the initial weights that a recipe asks for, before the first step.
+
+    Args:
+        model: The model.
+        tokens: The training rows.
+        targets: Their targets, as the objective takes them.
+        objective: The training objective.
+        recipe: Training hyperparameters.
+        standardizer: The standardizer of the head's features, if the recipe has one.
+        precision: "auto", "fp32" or "bf16".
+        seed: Random seed of the sample of rows.
+        stop: Called between batches.
+
+    Raises:
+        StoppedError: If `stop` returns True.
+    """
+    rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
+    head = model.head if isinstance(model, HeadhuntForSequenceClassification) else None
+    # Hooks run in the order they were added, so the standardizer, which is still the identity, changes nothing here.
+    features = Features(model, tokens, precision, head.dropout if head else None).get(rows, stop)
+    if standardizer is not None:
+        standardizer.fit(features)
+    if recipe.head_init == "solved":
+        output = output_of(model)
+        ridge = fit_ridge(
+            features,
+            feature_blocks(model),
+            targets[rows],
+            objective.problem_type,
+            output.out_features,
+            seed=seed,
+            threads=torch.get_num_threads(),
+        )
+        weight, bias = torch.from_numpy(ridge.weight).to(output.weight), torch.from_numpy(ridge.bias).to(output.bias)
+        with torch.no_grad():
+            if standardizer is not None:
+                bias = bias + weight @ standardizer.center
+                weight = weight * standardizer.spread
+            output.weight.copy_(weight)
+            output.bias.copy_(bias)
