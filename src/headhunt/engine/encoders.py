@@ -90,8 +90,8 @@ REACHABLE_SECONDS = 2.0
 
 # Frequent English words that are not words of other languages in Latin script.
 ENGLISH = frozenset(
-    {"the", "and", "of", "to", "is", "that", "it", "for", "you", "with", "this", "are", "what", "how", "my", "i"}
-    | {"not", "be", "have", "at", "can", "from", "by", "or", "but", "an", "if", "your", "they", "which", "there"}
+    {"the", "and", "of", "to", "is", "that", "it", "for", "you", "with", "this", "are", "what", "how", "my"}
+    | {"not", "be", "have", "at", "can", "from", "by", "or", "but", "if", "your", "they", "which", "there"}
 )
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 200, 500
 
@@ -156,14 +156,15 @@ def relative_cost(encoder: str, trust_remote_code: bool = False) -> float:
 
 
 def guess_language(texts: Sequence[str]) -> Literal["en", "multilingual"]:
-    """Return "en" if a sample of the texts has Latin letters and frequent English words, or has no words at all."""
+    """Return "en" if the words of a sample are in Latin letters and most texts of five or more have an English one."""
     step = max(1, len(texts) // SAMPLE_TEXTS)
-    sample = " ".join(text[:SAMPLE_CHARACTERS] for text in texts[::step]).lower()
-    words = re.findall(r"[^\W\d_]+", sample)
-    latin = sum(word.isascii() for word in words) >= 0.9 * len(words)
-    # English texts have 17 to 44 % of these words, texts in other languages at most 1 %, mixed ones up to 11 %.
-    english = sum(word in ENGLISH for word in words) >= 0.12 * len(words)
-    return "en" if latin and english else "multilingual"
+    sample = [re.findall(r"[^\W\d_]+", text[:SAMPLE_CHARACTERS].lower()) for text in texts[::step]]
+    words = [word for text in sample for word in text]
+    long_texts = [text for text in sample if len(text) >= 5]
+    # Such texts are 74 to 100 % of English data, at most 7 % of other languages, 50 % of Hindi mixed with English.
+    english = sum(not ENGLISH.isdisjoint(text) for text in long_texts) >= 0.65 * len(long_texts)
+    latin = sum(word.isascii() for word in words) >= 0.8 * len(words)
+    return "en" if english and latin else "multilingual"
 
 
 def is_offline() -> bool:
@@ -191,8 +192,8 @@ def _split(given: str | Path | Sequence[str | Path]) -> list[str]:
     names: list[str] = []
     for item in items:
         # A folder may have a comma in its name.
-        whole = isinstance(item, Path) or Path(item).is_dir()
-        names += [str(item)] if whole else [name.strip() for name in str(item).split(",") if name.strip()]
+        folder = isinstance(item, Path) or (item.strip() and Path(item).is_dir())
+        names += [str(item)] if folder else [name.strip() for name in str(item).split(",") if name.strip()]
     if not names:
         raise HeadhuntError('encoder= must be a Hugging Face name, a folder, several of them or "auto"; found none.')
     return names

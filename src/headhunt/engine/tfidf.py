@@ -48,24 +48,22 @@ class _Calibration:
     shift: float = 0.0
 
 
+@dataclass(frozen=True)
 class TfidfModel:
     """A fitted TF-IDF model.
 
     Attributes:
         rows: The number of training rows used, after sampling.
-        penalty: The chosen `C` or `alpha`; None for a constant model.
+        penalty: The chosen `C` or `alpha`; None if the model is constant, for want of words or of different targets.
     """
 
-    def __init__(
-        self, vectorizers: list[Any], estimators: list[Any], problem_type: ProblemType, prior: np.ndarray, rows: int
-    ) -> None:
-        self._vectorizers = vectorizers
-        self._estimators = estimators
-        self._problem_type = problem_type
-        self._prior = prior
-        self._calibration = _Calibration()
-        self.penalty: float | None = None
-        self.rows = rows
+    rows: int
+    penalty: float | None
+    _problem_type: ProblemType
+    _prior: np.ndarray
+    _vectorizers: Sequence[Any] = ()
+    _estimators: Sequence[Any] = ()
+    _calibration: _Calibration = _Calibration()
 
     def outputs(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> np.ndarray:
         """Return probabilities (rows, labels), or numbers (rows,) for regression.
@@ -75,8 +73,7 @@ class TfidfModel:
             texts_b: Second texts, for pairs.
         """
         if self.penalty is None:
-            constant = self._prior[None] if self._prior.ndim else self._prior
-            return np.repeat(np.atleast_1d(constant), len(texts), axis=0)
+            return np.tile(self._prior, (len(texts), 1) if self._prior.ndim else len(texts))
         weights = [vectorizer.transform(_stack(texts, texts_b)) for vectorizer in self._vectorizers]
         features = _features(weights, texts_b is not None)
         scores = _scores(self._estimators, features, self._problem_type, self._prior)
@@ -113,14 +110,14 @@ def fit_tfidf(
     sample = _stack([texts[i] for i in order], None if texts_b is None else [texts_b[i] for i in order])
     prior = _prior(targets, problem_type, outputs)
     vectorizers, weights = _fit_vectorizers(sample, texts_b is not None)
-    model = TfidfModel(vectorizers, [], problem_type, prior, len(order))
-    if vectorizers and _varies(targets):
-        features = _features(weights, texts_b is not None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # liblinear reports that it stopped early, which is meant
-            model.penalty, model._calibration = _choose(features, targets, problem_type, prior)
-            model._estimators = _fit_linear(features, targets, problem_type, model.penalty)
-    return model
+    if not vectorizers or not _varies(targets):
+        return TfidfModel(len(order), None, problem_type, prior)
+    features = _features(weights, texts_b is not None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # liblinear reports that it stopped early, which is meant
+        penalty, calibration = _choose(features, targets, problem_type, prior)
+        estimators = _fit_linear(features, targets, problem_type, penalty)
+    return TfidfModel(len(order), penalty, problem_type, prior, vectorizers, estimators, calibration)
 
 
 def _rows_within(
@@ -128,7 +125,7 @@ def _rows_within(
 ) -> int:
     """Return how many rows of an order fit into the time; at least 50."""
     total = np.cumsum([_length(texts[i]) + (_length(texts_b[i]) if texts_b else 0) for i in order])
-    fits = 1 if outputs > MANY_OUTPUTS else 1 + len(PENALTIES["classes"])
+    fits = 2 if outputs > MANY_OUTPUTS else 1 + len(PENALTIES["classes"])
     with_characters = (total <= _character_limit(texts_b is not None)).astype(int)
     per_character = np.array(FEATURE_SECONDS) + np.array(FIT_SECONDS) * fits * outputs
     fitting = np.flatnonzero(total * per_character[with_characters] <= seconds)
@@ -241,7 +238,7 @@ def _choose(
 ) -> tuple[float, _Calibration]:
     """Return the penalty and calibration with the lowest loss on a quarter of the rows, which are in random order."""
     penalties: tuple[float, ...] = PENALTIES["numbers" if problem_type == "regression" else "classes"]
-    if len(prior.shape) and len(prior) > MANY_OUTPUTS:
+    if prior.size > MANY_OUTPUTS:
         penalties = (1.0,)
     rows = min(features.shape[0], CHOICE_ROWS)
     cut = rows - rows // 4
