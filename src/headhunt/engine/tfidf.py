@@ -37,7 +37,7 @@ SMALLEST = 1e-6
 # Seconds per character on one core, measured with a margin: features of words, the same with character n-grams, and one
 # fit of one label with each of the two.
 FEATURE_SECONDS = (1.5e-6, 6e-6)
-FIT_SECONDS = (0.5e-7, 2e-7)
+FIT_SECONDS = (2.5e-8, 1e-7)
 
 
 @dataclass(frozen=True)
