@@ -89,6 +89,18 @@ def test_fit_tfidf_compares_pairs():
     assert (classes.outputs(first[300:], second[300:]).argmax(axis=1) == (shares[300:] > 0.5)).mean() > 0.85
 
 
+def test_pair_features_are_both_texts_difference_product_and_cosines():
+    from scipy import sparse
+
+    words, characters = (
+        np.array([[0.6, 0.8], [1, 0], [1, 0], [0, 1]]),
+        np.array([[0.6, 0.8], [1, 0], [0.8, 0.6], [1, 0]]),
+    )
+    features = tfidf._features([sparse.csr_matrix(words), sparse.csr_matrix(characters)], pair=True).toarray()
+    expected = [[0.6, 0.8, 1, 0, 0.4, 0.8, 0.6, 0, 0.6, 0.96], [1, 0, 0, 1, 1, 1, 0, 0, 0, 1]]
+    assert np.allclose(features, expected)
+
+
 def test_fit_tfidf_compares_pairs_without_character_ngrams(monkeypatch):
     monkeypatch.setattr(tfidf, "PAIR_CHARACTER_NGRAMS_UP_TO", 0)
     first, second, shares = pairs(400)
