@@ -134,6 +134,26 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--encoder", "auto"], "auto"),
+        (["--encoder", "a/b,c/d"], "a/b,c/d"),
+        (["--encoder", "a/b", "--encoder", "c/d"], ["a/b", "c/d"]),
+        ([], None),
+    ],
+    ids=["auto", "commas", "repeated", "none"],
+)
+def test_search_passes_one_or_several_encoders(words, expected, tmp_path, monkeypatch):
+    texts, labels = sentences(40)
+    data = write_csv(tmp_path / "data.csv", "text,label", list(zip(texts, labels, strict=True)))
+    calls = []
+    monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append(options["encoder"]))
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    succeed("search", data, *words)
+    assert calls == [expected]
+
+
 def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monkeypatch):
     import inspect
 

@@ -109,6 +109,17 @@ Encoder = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        metavar="ENCODER",
+        help="Encoder: Hugging Face name or folder. Several, separated by commas or given one by one, are compared; "
+        "auto compares known ones that suit the texts and the hardware.",
+        show_default="the one in the space, or all-MiniLM-L6-v2",
+        rich_help_panel=TRAINING,
+    ),
+]
 MaxLength = Annotated[
     int | None,
     typer.Option(

@@ -42,7 +42,7 @@ def search(
     metric: opt.Metric = None,
     max_latency: opt.MaxLatency = None,
     max_size: opt.MaxSize = None,
-    encoder: opt.Encoder = None,
+    encoder: opt.Encoders = None,
     max_length: opt.MaxLength = None,
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
@@ -70,7 +70,8 @@ def search(
     limits: dict[str, Any] = {"time": time, "trials": trials, "target": target}
     limits |= {"max_latency": max_latency, "max_size": max_size}
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric}
-    training: dict[str, Any] = {"encoder": encoder, "max_length": max_length, "seed": seed}
+    encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
+    training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
     metric = metric or DEFAULT_METRIC[task.problem_type]
