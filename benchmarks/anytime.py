@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from draws import CLASSES, LABELS, MAX_TEST_ROWS, MILLION, Drawn, draw
-from measure import RESULTS, encoder_folder, finish, options, provenance
+from measure import RESULTS, encoder_folders, finish, options, provenance
 from references import Reference, fit_frozen, fit_tfidf
 
 from headhunt.data import Task
@@ -171,12 +171,12 @@ class Benchmark:
 
     Args:
         log: The `.jsonl` file.
-        encoders: Directories of encoders; the first one is used where a cell has only one.
+        encoders: Directories of encoders by name; the first one is used where a cell has only one.
         data: Directory with a subdirectory per data set.
         test_rows: Test rows of a data set at most.
     """
 
-    def __init__(self, log: Path, encoders: list[str], data: Path, test_rows: int) -> None:
+    def __init__(self, log: Path, encoders: dict[str, str], data: Path, test_rows: int) -> None:
         self.log, self.encoders, self.data, self.test_rows = log, encoders, data, test_rows
         self.rows = read_rows(log)
         self.arrays = read_arrays(log)
@@ -199,9 +199,17 @@ class Benchmark:
 
     def _search(self, cell: Cell, drawn: Drawn, folder: Path) -> tuple[dict[str, Any], Path]:
         """Run the search of a cell; return what is known about it and the directory of its model."""
-        encoders = self.encoders if cell.auto else self.encoders[:1]
+        names = list(self.encoders) if cell.auto else list(self.encoders)[:1]
         out = folder / "run"
-        words = ["--encoder", ",".join(encoders), "--time", f"{cell.seconds}s", "--json", "--out", str(out)]
+        words = [
+            "--encoder",
+            ",".join(self.encoders[name] for name in names),
+            "--time",
+            f"{cell.seconds}s",
+            "--json",
+            "--out",
+            str(out),
+        ]
         command = [sys.executable, "-m", "headhunt.cli", "search", *drawn.options(), *words]
         code, began, seconds, output = run_command(command, cell.seconds)
         if code:
@@ -211,7 +219,6 @@ class Benchmark:
         started = directory.ledger.is_file()
         first = first_evaluated_model(directory) if started else None
         trials = read_state(directory).trials if started else []
-        names = [Path(encoder).name if Path(encoder).name != "model" else "all-MiniLM-L6-v2" for encoder in encoders]
         shown = f"headhunt search TRAIN --test TEST --problem-type {drawn.problem_type} --encoder {','.join(names)}"
         row = {
             "cell": cell.name,
@@ -249,7 +256,7 @@ class Benchmark:
                 for name in ("frozen", "tfidf")
             }
         return {
-            "frozen": fit_frozen(task, self.encoders[0], cell.seconds),
+            "frozen": fit_frozen(task, next(iter(self.encoders.values())), cell.seconds),
             "tfidf": fit_tfidf(task, cell.seconds),
         }
 
@@ -318,15 +325,13 @@ def main() -> None:
         return
     if args.data is None:
         parser.error("--data is required, except with --summary")
-    encoder = encoder_folder(args.encoder)
-    several = [folder for folder in args.encoders.split(",") if folder]
-    encoders = [encoder, *(folder for folder in several if Path(folder).resolve() != Path(encoder).resolve())]
+    encoders = encoder_folders(args.encoder, args.encoders)
     with tempfile.TemporaryDirectory() as temporary:
         if args.quick and not args.out:
             log = Path(temporary) / "anytime.jsonl"
         benchmark = Benchmark(log, encoders, args.data, 200 if args.quick else MAX_TEST_ROWS)
         done = {row["cell"] for row in benchmark.rows if row["exit"] == 0}
-        for cell in choose_cells(args, bool(several)):
+        for cell in choose_cells(args, len(encoders) > 1):
             if cell.name not in done:
                 with tempfile.TemporaryDirectory() as folder:
                     os.environ["HEADHUNT_CACHE"] = f"{folder}/cache"  # nothing is left from earlier cells

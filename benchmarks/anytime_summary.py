@@ -159,6 +159,7 @@ def check_cells(rows: Sequence[Row], pairs: Mapping[str, Paired]) -> dict[str, l
             for row in rows
             if row["exit"] != 0 or row["wall_s"] > row["seconds"] + GRACE
         ],
+        "delivers a model": [row["cell"] for row in rows if not row["delivered"]],
         "ends tested": [row["cell"] for row in rows if not row["tested"]],
         "not significantly below the frozen encoder": [
             f"{pair.cell}: {signed(pair.gain)}, p {pair.adjusted:.4f}" for pair in pairs.values() if pair.worse
@@ -227,18 +228,21 @@ def show(metric: str, value: float, difference: bool = False) -> str:
 def draw_chart(rows: Sequence[Row]) -> str:
     """Return an SVG with a panel per data set and number of rows: score against seconds."""
     panels: dict[tuple[str, int | None], list[Row]] = {}
-    for row in rows:
+    # Sets in the order of their first cells, each from few rows to all.
+    order = list(dict.fromkeys(row["dataset"] for row in rows))
+    for row in sorted(rows, key=lambda row: (order.index(row["dataset"]), row["rows"] or float("inf"))):
         panels.setdefault((row["dataset"], row["rows"]), []).append(row)
     across, wide, high = 3, 310, 220
     body = []
     for place, ((dataset, count), members) in enumerate(panels.items()):
         x, y = place % across * wide, place // across * high
-        title = f"{dataset}, {f'{count:,}' if count else 'all'} rows"
+        title = f"{dataset}, {f'{count:,}' if count else 'all'} rows: {METRICS[members[0]['metric']].title}"
         body.append(f'<g transform="translate({x} {y})">{_draw_panel(title, members, wide, high)}</g>')
     height = -(-len(panels) // across) * high
     for place, (name, colour) in enumerate(COLOURS.items()):
-        x = 20 + place * 190
+        x = 20 + place * 180
         body += [_mark(name, x, height + 20, colour), draw_text(x + 12, height + 24, name, "label")]
+    body.append(draw_text(20 + len(COLOURS) * 180, height + 24, "test score by seconds", "label"))
     # A picture in a page cannot follow its theme, so the colours are those of the light one.
     colours = "--paper:#fff;--ink:#1d2327;--quiet:#5d666c;--grid:#e9ebe7;--faint:#b9c0c0;--sans:system-ui,sans-serif"
     style = f"<style>svg{{{colours}}}{read_asset('charts.css')}</style>"
@@ -249,11 +253,13 @@ def draw_chart(rows: Sequence[Row]) -> str:
 
 
 def _draw_panel(title: str, rows: Sequence[Row], wide: float, high: float) -> str:
+    # The references beside a search with several encoders are those of the search with one.
+    single = [row for row in rows if not row["auto"]] or rows
     points = {
         "one encoder": [(row["wall_s"], row["delivered"]) for row in rows if row["delivered"] and not row["auto"]],
         "several encoders": [(row["wall_s"], row["delivered"]) for row in rows if row["delivered"] and row["auto"]],
-        "frozen + linear": [(row["frozen"]["seconds"], row["frozen"]) for row in rows if row.get("frozen")],
-        "TF-IDF": [(row["tfidf"]["seconds"], row["tfidf"]) for row in rows if row.get("tfidf")],
+        "frozen + linear": [(row["frozen"]["seconds"], row["frozen"]) for row in single if row.get("frozen")],
+        "TF-IDF": [(row["tfidf"]["seconds"], row["tfidf"]) for row in single if row.get("tfidf")],
     }
     values = [facts["score"] for group in points.values() for _, facts in group]
     if not values:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from draws import draw
-from measure import encoder_folder, finish, options
+from measure import encoder_folders, finish, options
 
 from headhunt.data import Task
 
@@ -36,6 +36,7 @@ CLOSE = 0.01  # an encoder within one point of the best counts as a good choice
 SAMPLES = 10_000
 SOLVED_HEAD = {"layers": "concat", "pooling": "cls_mean_max"}
 SOLVED_PAIR_HEAD = SOLVED_HEAD | {"siamese": "combined"}
+SOLVED_RECIPE = {"solver": "ridge"}
 TUNED_HEAD = {"pooling": "mean"}
 TUNED_PAIR_HEAD = TUNED_HEAD | {"siamese": "concat"}
 TUNED_RECIPE = {"learning_rate": 1e-4, "head_lr_multiplier": 5.0, "freeze": "embeddings", "layer_decay": 0.95}
@@ -51,7 +52,7 @@ def solved_score(task: Task, encoder: str) -> float:
     from headhunt.study.requests import EvaluateTrial
 
     head = SOLVED_PAIR_HEAD if task.pair else SOLVED_HEAD
-    spec = Spec.from_dict({"encoder": encoder, "head": head, "recipe": {"solver": "ridge"}})
+    spec = Spec.from_dict({"encoder": encoder, "head": head, "recipe": SOLVED_RECIPE})
     with tempfile.TemporaryDirectory() as folder:
         save_task(task, RunDirectory(Path(folder)).task)
         runner = TrialRunner(RunnerSettings(directory=folder, metric=DEFAULT_METRIC[task.problem_type]))
@@ -149,12 +150,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes with one thread each")
     parser.add_argument("--tasks", nargs="*", default=TASKS, help="data sets")
     args = parser.parse_args()
-    first = encoder_folder(args.encoder)
-    folders = [
-        first,
-        *(name for name in args.encoders.split(",") if name and Path(name).resolve() != Path(first).resolve()),
-    ]
-    encoders = {Path(name).name if Path(name).name != "model" else "all-MiniLM-L6-v2": name for name in folders}
+    encoders = encoder_folders(args.encoder, args.encoders)
     log = args.out.with_suffix(".jsonl") if args.out and not args.quick else None
     scores = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
     done = {(score["task"], score["name"], score["kind"], score["seed"]) for score in scores}

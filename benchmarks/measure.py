@@ -42,6 +42,18 @@ def encoder_folder(path: str | None) -> str:
     return str(Path(package.origin).parent / "model")
 
 
+def encoder_folders(path: str | None, more: str) -> dict[str, str]:
+    """Return the directories of several encoders by name, the default one first.
+
+    Args:
+        path: The first encoder; by default MiniLM.
+        more: Further directories, separated by commas.
+    """
+    first = encoder_folder(path)
+    folders = [first, *(folder for folder in more.split(",") if folder and not Path(folder).samefile(first))]
+    return {name if (name := Path(folder).name) != "model" else "all-MiniLM-L6-v2": folder for folder in folders}
+
+
 def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
     """Return the seconds of every repeat of each run.
 

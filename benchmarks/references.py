@@ -238,7 +238,7 @@ class _LinearModel:
         if self.problem_type == CLASSES:
             return float((outputs == targets).mean()), None
         scores = {}
-        for threshold in np.linspace(0.05, 0.6, 56):
+        for threshold in np.arange(1, 61) / 100:
             chosen = outputs >= threshold
             scores[float(threshold)] = 2 * (chosen & (targets > 0)).sum() / max(1, chosen.sum() + targets.sum())
         best = max(scores, key=scores.__getitem__)
