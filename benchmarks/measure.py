@@ -42,6 +42,18 @@ def encoder_folder(path: str | None) -> str:
     return str(Path(package.origin).parent / "model")
 
 
+def encoder_folders(path: str | None, more: str) -> dict[str, str]:
+    """Return the directories of several encoders by name, the default one first.
+
+    Args:
+        path: The first encoder; by default MiniLM.
+        more: Further directories, separated by commas.
+    """
+    first = encoder_folder(path)
+    folders = [first, *(folder for folder in more.split(",") if folder and not Path(folder).samefile(first))]
+    return {name if (name := Path(folder).name) != "model" else "all-MiniLM-L6-v2": folder for folder in folders}
+
+
 def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
     """Return the seconds of every repeat of each run.
 
@@ -60,28 +72,25 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bo
     return times
 
 
-def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    """Print the result as one line of JSON, with command, date and versions, and write it to `--out`."""
+def provenance() -> dict[str, Any]:
+    """Return the command of this script, with placeholders for paths, the date and versions."""
     from headhunt.engine.api import versions
 
     command = [f"python benchmarks/{Path(sys.argv[0]).name}"]
-    skip = ("--out", "--data", "--encoder", "--runs", "--old")  # paths are specific to one machine
+    skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old")  # paths are specific to one machine
     words = iter(sys.argv[1:])
     for word in words:
         if word in skip:
             value = next(words)
-            command += [
-                word,
-                {"--data": "DIR", "--encoder": "DIR", "--runs": "DIR", "--old": "DIR"}.get(word, Path(value).name),
-            ]
+            command += [word, Path(value).name if word == "--out" else "DIR"]
         else:
             command.append(shlex.quote(word))
-    result = {
-        **result,
-        "command": " ".join(command),
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions(),
-    }
+    return {"command": " ".join(command), "date": datetime.now(UTC).date().isoformat(), "versions": versions()}
+
+
+def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    """Print the result as one line of JSON, with command, date and versions, and write it to `--out`."""
+    result = {**result, **provenance()}
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
