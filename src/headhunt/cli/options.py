@@ -234,3 +234,16 @@ MaxSize = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Maximum memory of a worker process, such as 4GB.", rich_help_panel=LIMITS),
+]
+Deliver = Annotated[
+    str,
+    typer.Option(
+        metavar="RULE",
+        help="Model to deliver: best (the best score on validation rows), or plain-unless-proven (the plain head, "
+        "unless the test rows prove that the winner is better).",
+        rich_help_panel=SEARCH,
+    ),
+]

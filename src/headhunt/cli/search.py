@@ -42,6 +42,8 @@ def search(
     metric: opt.Metric = None,
     max_latency: opt.MaxLatency = None,
     max_size: opt.MaxSize = None,
+    max_memory: opt.MaxMemory = None,
+    deliver: opt.Deliver = "best",
     encoder: opt.Encoders = None,
     max_length: opt.MaxLength = None,
     seed: opt.Seed = 0,
@@ -63,13 +65,13 @@ def search(
 
     if out is not None:
         opt.check_out(out)
-    check_quantities(time, max_latency, max_size)
+    check_quantities(time, max_latency, max_size, max_memory)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
     task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
     print_notes(task)
     limits: dict[str, Any] = {"time": time, "trials": trials, "target": target}
-    limits |= {"max_latency": max_latency, "max_size": max_size}
-    choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric}
+    limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
+    choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
@@ -190,13 +192,16 @@ def space(
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
 
 
-def check_quantities(time: str | None, max_latency: str | None, max_size: str | None) -> None:
+def check_quantities(
+    time: str | None, max_latency: str | None, max_size: str | None, max_memory: str | None = None
+) -> None:
     """Refuse a wrong duration or size before the data is read."""
     from headhunt.engine.options import MEGABYTES, MILLISECONDS, parse_duration, parse_quantity
 
     parse_duration(time)
     parse_quantity(max_latency, MILLISECONDS, "max_latency", "20ms")
     parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
+    parse_quantity(max_memory, MEGABYTES, "max_memory", "4GB")
 
 
 def end_search(search: Search, as_json: bool) -> None:

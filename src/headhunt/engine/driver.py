@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
@@ -165,8 +166,28 @@ class SearchDriver:
         plan = make_plan(
             self.task, rate, seconds=self.settings.time, left=self.budget.left(), workers=workers, epochs=EPOCHS
         )
+        plan = replace(plan, encoders=self._affordable(plan))
         self.directory.write_plan(plan)
         return plan
+
+    def _affordable(self, plan: Plan) -> tuple[str, ...]:
+        """Return the encoders that there is time to compare, the one of the plain head first, then the cheapest."""
+        encoders = self.settings.encoders
+        if len(encoders) < 2:
+            return ()
+        from headhunt.engine.encoders import relative_cost
+        from headhunt.engine.planning import COMPARING_FRACTION
+
+        cost = {encoder: relative_cost(encoder) for encoder in encoders}
+        rows = plan.first_rows + (plan.validation_rows if plan.by_rows else 0)
+        seconds = {encoder: rows / plan.rows_per_second * cost[encoder] / cost[encoders[0]] for encoder in encoders}
+        left = math.inf if plan.seconds is None else COMPARING_FRACTION * plan.seconds
+        chosen = [encoders[0]]
+        for encoder in sorted(encoders[1:], key=cost.__getitem__):
+            left -= seconds[encoder]
+            if left > 0:
+                chosen.append(encoder)
+        return tuple(chosen)
 
     @staticmethod
     def _run_one(executor: Executor, request: Request) -> dict[str, Any]:
@@ -248,6 +269,9 @@ class SearchDriver:
             runner = replace(
                 runner, memory=int(0.8 * ray.available_memory() / (settings.workers or ray.default_workers()))
             )
+        if settings.max_memory is not None:
+            allowed = int(settings.max_memory * 1e6)
+            runner = replace(runner, memory=min(runner.memory or allowed, allowed))
         target = f"{TrialRunner.__module__}:{TrialRunner.__name__}"
         return ray.RayExecutor(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
 
@@ -263,7 +287,7 @@ class SearchDriver:
             rows=self.task.rows["train"],
             layers=layers_of_encoder(settings.encoder, self.resources.trust_remote_code),
             max_length=settings.max_length,
-            encoders=settings.encoders,
+            encoders=plan.encoders,
             max_epochs=plan.epochs,
         )
         return Study(

@@ -10,6 +10,7 @@ from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
+from headhunt.run.settings import DELIVER
 from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
 
@@ -36,6 +37,12 @@ def parse_duration(time: str | float | None) -> float | None:
     if not parts or not (sum(parts) > 0 and math.isfinite(sum(parts))):
         raise HeadhuntError(f"time= must be a duration such as 90s, 10m or 1h30m; found {time!r}.")
     return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def check_deliver(deliver: str) -> None:
+    """Raise `HeadhuntError` if a rule of delivery is unknown."""
+    if deliver not in DELIVER:
+        raise HeadhuntError(f"deliver= must be {' or '.join(DELIVER)}; found {deliver!r}.")
 
 
 def parse_quantity(value: str | float | None, units: Mapping[str, float], argument: str, example: str) -> float | None:

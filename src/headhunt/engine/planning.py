@@ -19,6 +19,7 @@ SOLVED_ROWS = 8000  # rows that a head is solved on at most
 VALIDATION_ROWS = 2000
 LEAST_ROWS = 500  # candidates are not compared on fewer, unless there are fewer
 TEST_ROWS = 2000
+COMPARING_FRACTION = 0.25  # of the time, for comparing encoders
 BASELINE_FRACTION = 0.25  # of the workers' time, for comparing recipes of the plain head
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
     check_choices,
+    check_deliver,
     check_target,
     load_task,
     new_run_directory,
@@ -34,6 +36,8 @@ from headhunt.study.study import Limits
 
 if TYPE_CHECKING:
     from headhunt.predictor import Predictor
+
+SAMPLE_TEXTS = 200  # from which the language is guessed
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def search(
     data: Any,
     *,
     out: str | Path | None = None,
-    encoder: str | None = None,
+    encoder: str | Sequence[str] | None = None,
     time: str | float | None = "10m",
     trials: int | None = None,
     target: float | None = None,
@@ -141,8 +145,10 @@ def search(
     trust_remote_code: bool = False,
     max_latency: str | float | None = None,
     max_size: str | float | None = None,
+    max_memory: str | float | None = None,
     calibrate: bool = False,
     max_length: int | None = None,
+    deliver: str = "best",
     view: View | Literal[False] | None = None,
     **options: Any,
 ) -> Search:
@@ -151,7 +157,8 @@ def search(
     Args:
         data: A `Task`, or anything `Task.load` takes.
         out: The run directory; by default a new one in `runs/`.
-        encoder: A Hugging Face model name or a directory.
+        encoder: A Hugging Face model name or a directory; several to choose from; or "auto". The plain head has the
+            first one.
         time: Total time, as seconds or "90s", "10m", "1h30m"; None for no limit.
         trials: Maximum number of trials.
         target: A score that ends the search, at most 1, such as 0.9; for mse, which counts as its negative, below 0.
@@ -166,8 +173,11 @@ def search(
         trust_remote_code: Whether code that comes with the encoder may run.
         max_latency: Maximum median latency for one text, as 20 or "20ms", on one CPU thread or a GPU.
         max_size: Maximum size of the weights, as 60 or "60MB".
+        max_memory: Maximum memory of a worker process, as 4000 or "4GB"; candidates that need more are left out.
         calibrate: Whether to calibrate probabilities with temperature scaling.
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
+        deliver: "best" delivers the model with the best score on validation rows; "plain-unless-proven" the plain head,
+            unless the test rows prove that the winner is better.
         view: Shows progress; by default a live view in a notebook. False shows nothing.
         options: Passed to `Task.load`: text, text_b, label, problem_type, test, limit …
 
@@ -182,17 +192,25 @@ def search(
     metric = metric or DEFAULT_METRIC[task.problem_type]
     check_metric(task.problem_type, metric)
     check_target(target, metric)
-    chosen, encoder = _resolve_space(space, encoder, trust_remote_code)
-    layers_of_encoder(encoder, trust_remote_code)  # refuses an encoder that is not there before any work is done
+    check_deliver(deliver)
+    size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
+    encoders: tuple[str, ...] = ()
+    if encoder is not None:
+        from headhunt.engine.encoders import resolve_encoders
+
+        texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
+        encoders = resolve_encoders(encoder, texts=texts, max_size=size, trust_remote_code=trust_remote_code)
+    chosen, baseline = _resolve_space(space, encoders, trust_remote_code)
+    layers_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
         from headhunt.modeling.build import check_length
 
-        check_length(max_length, encoder, trust_remote_code)
+        check_length(max_length, baseline, trust_remote_code)
     directory = RunDirectory(Path(out) if out is not None else new_run_directory(task.name))
     if directory.exists():
         raise RunError(f"out= must be a new directory; {directory.path} holds a search. Resume it, or use another.")
     settings = SearchSettings(
-        encoder=encoder,
+        encoder=baseline,
         space=chosen.to_dict(),
         strategy=strategy,
         metric=metric,
@@ -204,9 +222,12 @@ def search(
         device=device,
         precision=precision,
         max_latency=parse_quantity(max_latency, MILLISECONDS, "max_latency", "20ms"),
-        max_size=parse_quantity(max_size, MEGABYTES, "max_size", "60MB"),
+        max_size=size,
+        max_memory=parse_quantity(max_memory, MEGABYTES, "max_memory", "4GB"),
         calibrate=calibrate,
         max_length=max_length,
+        encoders=encoders if len(encoders) > 1 else (),
+        deliver=deliver,
     )
     save_task(task, directory.task)
     directory.write_settings(settings)
@@ -317,21 +338,24 @@ def _check_seeds(seeds: int) -> None:
         raise HeadhuntError(f"seeds= must be at least 1; found {seeds}.")
 
 
-def _resolve_space(space: str | Path | Space, encoder: str | None, trust_remote_code: bool) -> tuple[Space, str]:
-    """Return the space, and the encoder of the plain head: the one the space names, or the one that was given."""
+def _resolve_space(space: str | Path | Space, encoders: Sequence[str], trust_remote_code: bool) -> tuple[Space, str]:
+    """Return the space, and the encoder of the plain head: the one the space names, or the first that was given."""
+    first = encoders[0] if encoders else None
     if str(space) in NAMED and not isinstance(space, Space):
         from headhunt.modeling.build import freezable_layers, load_config
 
-        encoder = encoder or DEFAULT_ENCODER
-        return Space.load(str(space), freezable_layers(load_config(encoder, trust_remote_code))), encoder
+        configs = [load_config(encoder, trust_remote_code) for encoder in encoders or (DEFAULT_ENCODER,)]
+        # Any encoder may be chosen: offer numbers of frozen layers that all of them have.
+        return Space.load(str(space), min(map(freezable_layers, configs))), first or DEFAULT_ENCODER
     chosen = space if isinstance(space, Space) else Space.load(str(space))
     named = chosen.tree.get("encoder")
     if named is None:
-        return chosen, encoder or DEFAULT_ENCODER
+        return chosen, first or DEFAULT_ENCODER
     options = list(named.options) if isinstance(named, Choice) else [named]
-    if encoder is not None and encoder not in options:
-        raise HeadhuntError(f"encoder= must be left out, since the space names {', '.join(options)}; found {encoder}.")
-    return chosen, encoder or str(options[0])
+    if first is not None and (len(encoders) > 1 or first not in options):
+        found = ", ".join(encoders)
+        raise HeadhuntError(f"encoder= must be left out, since the space names {', '.join(options)}; found {found}.")
+    return chosen, first or str(options[0])
 
 
 def _driver(

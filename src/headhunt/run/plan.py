@@ -27,6 +27,8 @@ class Plan:
     """Cross-validation folds; 1 where a validation split is used instead. The rungs are then numbers of rows."""
     plain_recipes: int = 2
     """Number of recipes that the plain head is trained with; the better one counts."""
+    encoders: tuple[str, ...] = ()
+    """Encoders that are compared by their solved heads, that of the plain head first; empty if there is one."""
     fine_tuning: bool = True
     """Whether there is time to train an encoder at all."""
     rows_per_second: float = 0.0

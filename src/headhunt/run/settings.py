@@ -45,6 +45,8 @@ class SearchSettings:
     max_length: int | None = None
     encoders: tuple[str, ...] = ()
     """Encoders to choose from, the one of the plain head first; empty if there is no choice."""
+    max_memory: float | None = None
+    """Megabytes of each worker process."""
     deliver: str = "best"
     """Rule by which the delivered model is chosen; see DELIVER."""
 
@@ -76,6 +78,7 @@ class SearchSettings:
             "--precision": self.precision,
             "--max-latency": None if self.max_latency is None else f"{self.max_latency:g}ms",
             "--max-size": None if self.max_size is None else f"{self.max_size:g}MB",
+            "--max-memory": None if self.max_memory is None else f"{self.max_memory:g}MB",
             "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
