@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from headhunt.data import Task
+from headhunt.data.division import count_large_folds
 from headhunt.run.task import TaskInfo
-
-VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
 
 Fold = tuple[np.ndarray, np.ndarray]
 """Rows to train on and rows to evaluate on."""
@@ -24,7 +23,7 @@ def make_folds(task: Task, seed: int = 0) -> list[Fold]:
     folds = TaskInfo.of(task).folds
     if folds > 1:
         return task.folds(folds, seed)
-    return task.folds(max(5, round(train / VALIDATION_ROWS)), seed)[:1]
+    return [task.first_fold(count_large_folds(train), seed)]
 
 
 def fold_name(number: int) -> str:
