@@ -120,6 +120,12 @@ def test_text_that_connects_all_groups_is_not_kept_together():
     assert not any("kept in one split" in w and "repeat another" in w for w in task.warnings)
 
 
+def test_group_refuses_too_few_groups_for_folds():
+    users = ["most rows" if at < 76 else f"user {at}" for at in range(80)]
+    with pytest.raises(DataError, match=r"at least 3 groups; found 1 by 'user'.*group=\"NAME\""):
+        Task.load({"text": TEXTS, "label": LABELS, "user": users}, group="user")
+
+
 def test_folds_refuse_fewer_groups_than_folds():
     task = Task.load({"text": TEXTS, "label": LABELS, "user": USERS}, group="user")
     with pytest.raises(DataError, match="at least 9 groups, one per fold; found 8 in 'user'"):

@@ -12,6 +12,7 @@ from headhunt.data.splitting import VALIDATION_ROWS, Split, draw_sample, find_st
 from headhunt.errors import DataError
 
 _SPLITS = ("train", "validation", "test")
+_MIN_TRAIN_GROUPS = 3  # as many as the folds of a search, so that a search does not fail after it has begun
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,11 @@ class Division:
     seed: int
 
     def divide(self, splits: dict[str, Split], notes: list[str]) -> dict[str, Split]:
-        """Set test rows aside at random, with groups kept together, then limit the training rows."""
+        """Set test rows aside at random, with groups kept together, then limit the training rows.
+
+        Raises:
+            DataError: If no group can be set aside, or too few are left.
+        """
         train = splits["train"]
         if "test" not in splits and self.test_share:
             by_column = train.columns.group is not None
@@ -41,6 +46,8 @@ class Division:
             notes.append(f"test: {count(int(test.sum()), 'row')} set aside")
         if (drawn := self._draw(splits["train"], notes)) is not None:
             splits = {**splits, "train": splits["train"].take(drawn)}
+        if train.columns.group is not None:
+            _check_groups(splits["train"])
         return {name: splits[name] for name in _SPLITS if name in splits}
 
     def divide_in_order(self, splits: dict[str, Split], order: RowOrder, notes: list[str]) -> dict[str, Split]:
@@ -69,6 +76,16 @@ class Division:
             return None
         notes.append(f"train: {count(self.limit, 'row')} drawn from {len(train):,}")
         return draw_sample(find_strata(train.targets), self.limit, self.seed)
+
+
+def _check_groups(train: Split) -> None:
+    groups = len(np.unique(train.groups))
+    if groups < _MIN_TRAIN_GROUPS:
+        raise DataError(
+            f"The training rows must have at least {_MIN_TRAIN_GROUPS} groups; found {groups} by "
+            f"{quote(train.columns.group)}, where groups with nearly the same texts count as one. Give more rows, or "
+            'set group="NAME" to a column with more groups'
+        )
 
 
 def count_large_folds(rows: int) -> int:
