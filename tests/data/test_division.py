@@ -84,7 +84,21 @@ def test_uneven_groups_give_balanced_splits():
         assert abs(len(held_out) / len(train) - 1 / 3) < 0.03
         assert abs(train.targets[held_out].mean() - train.targets.mean()) < 0.05
     _, held_out = task.first_fold(20)
-    assert 0.02 < len(held_out) / len(train) < 0.08, "the first fold is not simply the largest group"
+    assert 0.02 < len(held_out) / len(train) < 0.08
+
+
+def test_first_fold_leaves_largest_group_in_train():
+    users = ["most rows" if at < 40 else f"user {at // 4}" for at in range(80)]
+    task = Task.load({"text": TEXTS, "label": LABELS, "user": users}, group="user")
+    kept, held_out = task.first_fold(8)
+    train = np.array(task.splits["train"].rows.column("user").to_pylist())
+    assert 4 <= len(held_out) <= 12 and "most rows" not in train[held_out] and len(kept) + len(held_out) == len(train)
+
+
+def test_first_fold_is_the_first_of_all_folds():
+    task = Task.load(ROWS)
+    for first, other in zip(task.first_fold(4, seed=2), task.folds(4, seed=2)[0], strict=True):
+        assert np.array_equal(first, other)
 
 
 def test_rows_without_group_are_separate_groups():
