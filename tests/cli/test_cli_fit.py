@@ -26,6 +26,17 @@ def test_fit_without_spec_trains_plain_head_and_prints_next_command(encoders, tm
     assert "model.py" not in {path.name for path in (tmp_path / "new" / "model").iterdir()}
 
 
+def test_fit_trains_on_all_rows_before_the_test_rows(encoders, tmp_path):
+    header, rows = make_rows("single_label_classification", 40, 0)
+    dated = [(*row, at, at % 8) for at, row in enumerate(rows)]
+    data = write_csv(tmp_path / "data.csv", f"{header},day,user", dated)
+    (tmp_path / "spec.json").write_text(json.dumps(QUICK_SPEC))
+    words = ("--encoder", encoders(), "--spec", tmp_path / "spec.json", "--json")
+    for flag, column in (("--order", "day"), ("--group", "user")):
+        facts = json.loads(succeed("fit", data, "--out", tmp_path / column, *words, flag, column))
+        assert sum(facts["task"]["rows"].values()) == 40 and facts["task"]["rows"].keys() == {"train", "test"}
+
+
 def test_fit_max_length_overrides_spec(encoders, tmp_path):
     header, rows = make_rows("single_label_classification", 40, 0)
     data = write_csv(tmp_path / "data.csv", header, rows)

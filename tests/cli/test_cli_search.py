@@ -154,6 +154,24 @@ def test_search_passes_one_or_several_encoders(words, expected, tmp_path, monkey
     assert calls == [expected]
 
 
+def test_search_passes_group_and_order_to_the_task(tmp_path, monkeypatch):
+    texts, labels = sentences(40)
+    rows = [
+        (text, label, at % 8, f"2024-01-{1 + at // 2:02d}")
+        for at, (text, label) in enumerate(zip(texts, labels, strict=True))
+    ]
+    data = write_csv(tmp_path / "data.csv", "text,label,user,day", rows)
+    tasks = []
+    monkeypatch.setattr("headhunt.engine.search.search", lambda task, **_: tasks.append(task))
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    succeed("search", data, "--group", "user")
+    succeed("search", data, "--order", "day")
+    assert tasks[0].columns.group == "user" and tasks[1].columns.order == "day"
+    assert "validation" not in tasks[0].splits and "validation" in tasks[1].splits
+    refuse("search", data, "--group", "user", "--order", "day", fragments=["--group user", "--order day", "not both"])
+    refuse("search", data, "--order", "text", fragments=["neither a number nor an ISO date"])
+
+
 def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monkeypatch):
     import inspect
 

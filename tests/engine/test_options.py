@@ -77,6 +77,15 @@ def test_load_task_refuses_options_of_a_loaded_task():
         load_task(task, 0, {"text": "a"})
 
 
+def test_load_task_passes_options_and_defaults_on():
+    texts, labels = sentences(40)
+    columns = {"text": texts, "label": labels, "day": list(range(40)), "user": [at % 8 for at in range(40)]}
+    assert "validation" in load_task(columns, 0, {"order": "day"}).splits
+    assert "validation" not in load_task(columns, 0, {"order": "day"}, validation_share=0).splits
+    assert len(load_task(columns, 0, {"order": "day", "validation_share": 0.5}, validation_share=0).splits) == 3
+    assert load_task(columns, 0, {"group": "user"}).columns.group == "user"
+
+
 def test_check_new_directory_refuses_files_and_used_directories(tmp_path):
     check_new_directory(tmp_path / "new" / "model")
     (tmp_path / "file").write_text("x")

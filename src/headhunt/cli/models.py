@@ -25,6 +25,8 @@ def fit(
     text: opt.Text = None,
     text_b: opt.TextB = None,
     label: opt.Label = None,
+    group: opt.Group = None,
+    order: opt.Order = None,
     problem_type: opt.ProblemType = None,
     test: opt.Test = None,
     limit: opt.Limit = None,
@@ -42,6 +44,7 @@ def fit(
     opt.check_out(out)
     candidate = Spec.read(spec, encoder) if spec else None
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
+    columns |= {"group": group, "order": order, "validation_share": 0}  # fit compares no candidates
     task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
     print_notes(task)
 

@@ -80,6 +80,23 @@ Label = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="Label column (detected if unambiguous).", rich_help_panel=DATA),
 ]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of groups, such as users: rows of a group stay in one split.",
+        rich_help_panel=DATA,
+    ),
+]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of numbers, dates or times: the last rows are the test rows, those before them the "
+        "validation rows of a search.",
+        rich_help_panel=DATA,
+    ),
+]
 ProblemType = Annotated[
     str | None,
     typer.Option(

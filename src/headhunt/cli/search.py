@@ -31,6 +31,8 @@ def search(
     text: opt.Text = None,
     text_b: opt.TextB = None,
     label: opt.Label = None,
+    group: opt.Group = None,
+    order: opt.Order = None,
     problem_type: opt.ProblemType = None,
     test: opt.Test = None,
     limit: opt.Limit = None,
@@ -67,6 +69,7 @@ def search(
         opt.check_out(out)
     check_quantities(time, max_latency, max_size, max_memory)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
+    columns |= {"group": group, "order": order}
     task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
     print_notes(task)
     limits: dict[str, Any] = {"time": time, "trials": trials, "target": target}

@@ -33,17 +33,21 @@ MAX_TEXT = 1 << 20  # bytes; a longer text is an open quote or a file in a cell
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the text and label columns.
+    """The names of the columns that are used.
 
     Attributes:
         text: The text, or the first text of a pair.
         text_b: The second text of a pair.
         label: The label; None for texts without labels.
+        group: The group, whose rows stay in one split; None if every row may be separated from any other.
+        order: The number, date or time that the splits follow; None for random splits.
     """
 
     text: str
     text_b: str | None
     label: str | None
+    group: str | None = None
+    order: str | None = None
 
 
 def find_columns(
@@ -53,6 +57,8 @@ def find_columns(
     text: str | None = None,
     text_b: str | None = None,
     label: str | None = None,
+    group: str | None = None,
+    order: str | None = None,
     pair: bool | None = None,
     labelled: bool = True,
 ) -> Columns | None:
@@ -64,6 +70,8 @@ def find_columns(
         text: Name of the text column, if given.
         text_b: Name of the column of second texts, if given.
         label: Name of the label column, if given.
+        group: Name of the group column, if given. It is not detected as text or label.
+        order: Name of the order column, if given. It is not detected as text or label.
         pair: True if two texts are required, False if one is; None infers it from the columns.
         labelled: True if there must be labels.
 
@@ -72,14 +80,20 @@ def find_columns(
     """
     finder = _Finder(rows, problems)
     before = len(problems.lines)
-    for role, name in (("text", text), ("text_b", text_b), ("label", label)):
+    for role, name in (("text", text), ("text_b", text_b), ("label", label), ("group", group), ("order", order)):
         if name is not None:
             finder.check_given(role, name)
     given = [name for name in (text, text_b, label) if name is not None]
     for name in sorted({name for name in given if given.count(name) > 1}):
         problems.add(rows.where, f"column {quote(name)} is given twice", "Give different columns for text and label")
-    if len(problems.lines) > before or finder.report_missing_header(given):
+    if label is not None and label in (group, order):
+        role = "group" if label == group else "order"
+        what = f"column {quote(label)} is given as label and as {role}"
+        problems.add(rows.where, what, f"Set {_argument(role, 'NAME')} to another column")
+    named = [*given, *(name for name in (group, order) if name is not None)]
+    if len(problems.lines) > before or finder.report_missing_header(named):
         return None
+    finder.reserve({name for name in (group, order) if name is not None and name not in given})
     if labelled and label is None:
         label = finder.find_label(taken={text, text_b})
     if text is None:
@@ -88,7 +102,7 @@ def find_columns(
         text_b = finder.find_second(text, label)
     if text is None or (labelled and label is None) or len(problems.lines) > before:
         return None
-    return Columns(text, None if pair is False else text_b, label if labelled else None)
+    return Columns(text, None if pair is False else text_b, label if labelled else None, group, order)
 
 
 def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
@@ -114,6 +128,13 @@ class _Finder:
         self.problems = problems
         table = rows.table
         self.names = [name for name in table.column_names if table[name].null_count < len(table)]
+        self.lower = {name.lower(): name for name in reversed(self.names)}
+        self.reserved: set[str] = set()
+
+    def reserve(self, names: set[str]) -> None:
+        """Leave columns that have another use out of the choice."""
+        self.reserved = names
+        self.names = [name for name in self.names if name not in names]
         self.lower = {name.lower(): name for name in reversed(self.names)}
 
     def check_given(self, role: str, name: str) -> None:
@@ -196,7 +217,8 @@ class _Finder:
         if candidates:
             what = f"{len(candidates)} columns could hold the {role}: {listed}"
         else:
-            empty = [name for name in self.rows.table.column_names if name not in self.names]
+            others = {*self.names, *self.reserved}
+            empty = [name for name in self.rows.table.column_names if name not in others]
             what = f"no column is suitable as the {role}" + (f"; the columns are {listed}" if listed else "")
             what += f"; without any value are {quote_some(empty)}" if empty else ""
         self.problems.add(self.rows.where, what, remedy)

@@ -214,7 +214,7 @@ def group_duplicates(splits: Sequence[TextColumns]) -> list[np.ndarray]:
         left, right = _find_candidates(signatures, band, parents)
         if len(left):
             similar = _compare(splits, first[left], first[right])
-            parents = _unite(parents, left[similar], right[similar])
+            parents = unite(parents, left[similar], right[similar])
     groups = parents[groups]
     bounds = np.cumsum([0] + [len(split.rows) for split in splits])
     return [groups[start:stop] for start, stop in pairwise(bounds)]
@@ -242,8 +242,14 @@ def _find_candidates(signatures: np.ndarray, band: int, parents: np.ndarray) -> 
     for at in range(signatures.shape[1]):
         agree += signatures[left, at] == signatures[right, at]
     likely = agree >= _MIN_AGREEMENT * signatures.shape[1]
-    pairs = np.unique(left[likely] * len(signatures) + right[likely])
+    pairs = _sort_distinct(left[likely] * len(signatures) + right[likely])
     return pairs // len(signatures), pairs % len(signatures)
+
+
+def _sort_distinct(values: np.ndarray) -> np.ndarray:
+    """Return the distinct values in order. `np.unique` hashes them first, which is slower for millions."""
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
 def _compare(splits: Sequence[TextColumns], left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -280,15 +286,14 @@ def _jaccard(shingles: np.ndarray, bounds: np.ndarray, left: np.ndarray, right: 
         pair = np.repeat(np.arange(len(rows), dtype=np.uint64), counts)
         # The pair's number precedes the hash, so that one sort serves all pairs.
         tagged = (pair << _HASH_BITS) | (shingles[np.arange(len(pair)) + shifts] >> np.uint64(64 - int(_HASH_BITS)))
-        tagged.sort()
-        sides.append(tagged[np.append(True, tagged[1:] != tagged[:-1])] if len(tagged) else tagged)
+        sides.append(_sort_distinct(tagged))
     both = np.sort(np.concatenate(sides))
     pair = (both >> _HASH_BITS).astype(np.int64)
     shared = np.bincount(pair[1:][both[1:] == both[:-1]], minlength=len(left))
     return shared / np.maximum(np.bincount(pair, minlength=len(left)) - shared, 1)
 
 
-def _unite(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def unite(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Give all members of a connected component the smallest number in it."""
     parents = parents.copy()
     while True:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headhunt.data.columns import Columns, check_columns, check_texts, find_columns
+from headhunt.data.constraints import describe_groups, number_groups, rank_rows, warn_of_shared_groups
 from headhunt.data.diagnostics import find_warnings
+from headhunt.data.division import Division, keep_groups_together, warn_of_divided_duplicates, warn_of_late_classes
 from headhunt.data.duplicates import TextColumns, compute_sketches, group_duplicates
 from headhunt.data.labels import (
     PROBLEM_TYPES,
@@ -26,7 +28,7 @@ from headhunt.data.labels import (
 )
 from headhunt.data.problems import Problems, count, quote, quote_some
 from headhunt.data.sources import Rows, name_source, read_splits
-from headhunt.data.splitting import Split, draw_sample, find_strata, hold_out
+from headhunt.data.splitting import Split
 
 _MIN_ROWS = 8
 
@@ -48,12 +50,15 @@ def load_splits(
     text: str | None,
     text_b: str | None,
     label: str | None,
+    group: str | None,
+    order: str | None,
     problem_type: ProblemType | None,
     test: Any,
     validation: Any,
     limit: int | None,
     seed: int,
     test_share: float,
+    validation_share: float | None,
 ) -> LoadedSplits:
     """Read, check, group and split the rows of a task.
 
@@ -65,9 +70,10 @@ def load_splits(
     problems = Problems(name_source(source))
     notes: list[str] = []
     warnings: list[str] = []
-    _check_options(problem_type, limit, test_share, problems)
+    _check_options(problem_type, limit, {"test_share": test_share, "validation_share": validation_share}, problems)
+    _check_constraints(group, order, problems)
     splits = _read_all(source, {"test": test, "validation": validation}, problems, notes)
-    columns = find_columns(splits["train"], problems, text=text, text_b=text_b, label=label)
+    columns = find_columns(splits["train"], problems, text=text, text_b=text_b, label=label, group=group, order=order)
     if columns is None or columns.label is None:
         raise problems.as_error()
     splits = {name: rows for name, rows in splits.items() if name == "train" or check_columns(rows, columns, problems)}
@@ -85,24 +91,48 @@ def load_splits(
         for name, column in label_columns.items()
     }
     _check_size(splits["train"], labels, limit, problems)
+    numbered = {} if group is None else number_groups(splits, group, problems)
+    row_order = None if order is None else rank_rows(splits["train"], order, problems)
     problems.raise_if_any()
     grouped = _group(splits, columns, targets)
     notes[:0] = _describe_columns(columns, problem_type, labels)
-    warnings += find_warnings(grouped, problem_type, labels)
-    completed = _complete(grouped, test_share, limit, seed, notes)
-    return LoadedSplits(problem_type, labels, columns, completed, notes, warnings)
+    together = order is None
+    if group is not None:
+        notes.append(describe_groups(numbered, group))
+        warnings += warn_of_shared_groups(splits, numbered, group)
+        together = keep_groups_together(grouped, numbered, group, warnings)
+    warnings += find_warnings(grouped, problem_type, labels, duplicates_together=together)
+    division = Division(test_share, validation_share, limit, seed)
+    if row_order is None:
+        divided = division.divide(grouped, notes)
+    else:
+        divided = division.divide_in_order(grouped, row_order, notes)
+        warnings += warn_of_late_classes(divided, labels)
+    if not together:
+        warnings += warn_of_divided_duplicates(grouped, divided)
+    return LoadedSplits(problem_type, labels, columns, divided, notes, warnings)
 
 
-def _check_options(problem_type: ProblemType | None, limit: int | None, test_share: float, problems: Problems) -> None:
+def _check_constraints(group: str | None, order: str | None, problems: Problems) -> None:
+    if group is not None and order is not None:
+        what = "rows cannot be divided by group and by time at once"
+        problems.add(f'group="{group}", order="{order}"', what, "Give group= or order=, not both")
+    problems.raise_if_any()
+
+
+def _check_options(
+    problem_type: ProblemType | None, limit: int | None, shares: dict[str, float | None], problems: Problems
+) -> None:
     if problem_type is not None and problem_type not in PROBLEM_TYPES:
         remedy = f"Use one of {', '.join(PROBLEM_TYPES)}"
         problems.add(f'problem_type="{problem_type}"', "this problem type is unknown", remedy)
     if limit is not None and limit < 1:
         remedy = "Give a positive number, or leave it out for all rows"
         problems.add(f"limit={limit}", "the number of rows must be positive", remedy)
-    if not 0 <= test_share < 1:
-        remedy = "Give a share such as 0.2, or 0 for no test split"
-        problems.add(f"test_share={test_share}", "the share must be between 0 and 1", remedy)
+    for argument, share in shares.items():
+        if share is not None and not 0 <= share < 1:
+            remedy = f"Give a share such as 0.2, or 0 for no {argument.removesuffix('_share')} split"
+            problems.add(f"{argument}={share}", "the share must be between 0 and 1", remedy)
     problems.raise_if_any()
 
 
@@ -205,22 +235,6 @@ def _describe_columns(columns: Columns, problem_type: ProblemType, labels: Seque
     if columns.text_b is not None:
         notes.insert(1, f"second text column: {columns.text_b}")
     return notes
-
-
-def _complete(
-    splits: dict[str, Split], test_share: float, limit: int | None, seed: int, notes: list[str]
-) -> dict[str, Split]:
-    """Set a test split aside if there is none and one is requested, then limit the training rows."""
-    train = splits["train"]
-    if "test" not in splits and test_share:
-        test = hold_out(find_strata(train.targets), train.groups, test_share, seed)
-        splits = {**splits, "train": train.take(~test), "test": train.take(test)}
-        notes.append(f"test: {count(int(test.sum()), 'row')} set aside")
-    train = splits["train"]
-    if limit is not None and limit < len(train):
-        splits = {**splits, "train": train.take(draw_sample(find_strata(train.targets), limit, seed))}
-        notes.append(f"train: {count(limit, 'row')} drawn from {len(train):,}")
-    return {name: splits[name] for name in ("train", "validation", "test") if name in splits}
 
 
 def load_labelled(

@@ -1,4 +1,4 @@
-"""Assign rows to splits and folds, stratified by target and with duplicates kept together."""
+"""Assign rows to splits and folds: stratified by target with groups kept together, or in the order of time."""
 
 import numpy as np
 
@@ -7,7 +7,10 @@ from headhunt.data.problems import count as format_count
 from headhunt.data.sources import Rows
 from headhunt.errors import DataError
 
+VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
 _BINS = 10  # strata of a regression target
+# More groups, or groups times strata, are not balanced one by one: that would take seconds, and many are even anyway.
+_MAX_BALANCED_GROUPS, _MAX_BALANCED_COUNTS = 50_000, 4_000_000
 
 
 class Split:
@@ -17,13 +20,21 @@ class Split:
         rows: The rows.
         columns: The names of the text and label columns.
         targets: Classes: int64 (n,). Several labels: float32 multi-hot (n, k). Numbers: float32 (n,). Unlabelled: (0,).
-        groups: int64 (n,); equal for rows with (nearly) the same text.
+        groups: int64 (n,); equal for rows that stay in one split: `near`, united with the group column if there is one.
         keys: uint64 (n,); equal for texts that differ only in case, punctuation and numbers.
         words: int32 (n,); the number of words of the text, or of both texts together.
+        near: int64 (n,); equal for rows with (nearly) the same text; by default `groups`.
     """
 
     def __init__(
-        self, rows: Rows, columns: Columns, targets: np.ndarray, groups: np.ndarray, keys: np.ndarray, words: np.ndarray
+        self,
+        rows: Rows,
+        columns: Columns,
+        targets: np.ndarray,
+        groups: np.ndarray,
+        keys: np.ndarray,
+        words: np.ndarray,
+        near: np.ndarray | None = None,
     ) -> None:
         self.rows = rows
         self.columns = columns
@@ -31,6 +42,7 @@ class Split:
         self.groups = groups
         self.keys = keys
         self.words = words
+        self.near = groups if near is None else near
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,7 +69,9 @@ class Split:
             positions = np.flatnonzero(positions)
         positions = positions.astype(np.int64)
         targets = self.targets[positions] if len(self.targets) else self.targets
-        arrays = (array[positions] if len(array) else array for array in (self.groups, self.keys, self.words))
+        arrays = (
+            array[positions] if len(array) else array for array in (self.groups, self.keys, self.words, self.near)
+        )
         return Split(self.rows.take(positions), self.columns, targets, *arrays)
 
 
@@ -76,10 +90,17 @@ def find_strata(targets: np.ndarray) -> np.ndarray:
     return targets
 
 
-def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) -> np.ndarray:
+def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int, *, by_column: bool = False) -> np.ndarray:
     """Select rows to hold out: about `share` of every stratum, at least one row where a stratum has two groups.
 
     Groups are never divided.
+
+    Args:
+        strata: The stratum of each row.
+        groups: The group of each row.
+        share: Share of the rows to hold out.
+        seed: Random seed.
+        by_column: True if the groups are those of a column. They may be large and contain many strata.
 
     Returns:
         bool (n,), True for held-out rows.
@@ -88,6 +109,8 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) ->
         DataError: If no stratum has two groups, so that nothing can be held out.
     """
     shuffled = _ShuffledGroups(strata, groups, seed)
+    if by_column and shuffled.can_balance():
+        return _hold_out_balanced(shuffled, share)
     selected = np.zeros(len(shuffled.sizes), bool)
     for members in shuffled.by_stratum():
         sizes = shuffled.sizes[members]
@@ -110,10 +133,47 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int) ->
     return selected[shuffled.group_of_row]
 
 
-def assign_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return the fold of each row, int64 (n,): balanced within every stratum, with groups never divided."""
+def _hold_out_balanced(shuffled: "_ShuffledGroups", share: float) -> np.ndarray:
+    if len(shuffled.sizes) < 2:
+        raise DataError(
+            "No row can be held out: the rows must have at least two groups, and all are connected by group= or by "
+            'nearly the same text. Give another group column, or test rows with test="PATH"'
+        )
+    selected = shuffled.balance(np.array([1 - share, share])) == 1
+    if not selected.any() or selected.all():
+        selected[shuffled.sizes.argmin()] = not selected.any()
+    return selected[shuffled.group_of_row]
+
+
+def hold_out_last(ranks: np.ndarray, share: float) -> np.ndarray:
+    """Select the last rows by an order: as close to `share` of them as equal ranks, which stay together, allow.
+
+    Returns:
+        bool (n,), True for held-out rows. No row is selected if all ranks are equal.
+    """
+    distinct, sizes = np.unique(ranks, return_counts=True)
+    if len(distinct) < 2:
+        return np.zeros(len(ranks), bool)
+    remaining = len(ranks) - np.cumsum(sizes)[:-1]  # rows after each distinct rank
+    return ranks > distinct[np.abs(remaining - share * len(ranks)).argmin()]
+
+
+def assign_folds(
+    strata: np.ndarray, groups: np.ndarray, count: int, seed: int, *, by_column: bool = False
+) -> np.ndarray:
+    """Return the fold of each row, int64 (n,): balanced within every stratum, with groups never divided.
+
+    Args:
+        strata: The stratum of each row.
+        groups: The group of each row.
+        count: Number of folds.
+        seed: Random seed.
+        by_column: True if the groups are those of a column. They may be large and contain many strata.
+    """
     # For 50,000 rows StratifiedGroupKFold takes 15 s, this 0.02 s; classes are off by 1 and 21 rows (libraries.json).
     shuffled = _ShuffledGroups(strata, groups, seed)
+    if by_column and shuffled.can_balance():
+        return shuffled.balance(np.full(count, 1 / count))[shuffled.group_of_row]
     fold = np.zeros(len(shuffled.sizes), np.int64)
     assigned = 0
     for members in shuffled.by_stratum():
@@ -152,6 +212,7 @@ class _ShuffledGroups:
         self.group_of_row = inverse.reshape(-1)
         self.sizes = sizes
         self._strata = strata[first]
+        self._strata_of_rows = strata
         self._order = np.random.default_rng(seed).permutation(len(sizes))
 
     def by_stratum(self) -> list[np.ndarray]:
@@ -159,3 +220,30 @@ class _ShuffledGroups:
         sorted_order = np.argsort(strata, kind="stable")
         cuts = np.flatnonzero(np.diff(strata[sorted_order])) + 1
         return [members for members in np.split(self._order[sorted_order], cuts) if len(members)]
+
+    def can_balance(self) -> bool:
+        """Return True if there are few enough groups to assign them one by one."""
+        groups, strata = len(self.sizes), int(self._strata_of_rows.max()) + 1
+        return groups <= _MAX_BALANCED_GROUPS and groups * strata <= _MAX_BALANCED_COUNTS
+
+    def balance(self, shares: np.ndarray) -> np.ndarray:
+        """Assign every group to a bin, the largest first, so that each bin gets its share of every stratum.
+
+        Args:
+            shares: The share of each bin, (k,); they sum to 1.
+
+        Returns:
+            The bin of each group, int64 (g,).
+        """
+        width = int(self._strata_of_rows.max()) + 1
+        counts = np.bincount(self.group_of_row * width + self._strata_of_rows, minlength=len(self.sizes) * width)
+        counts = np.column_stack([counts.reshape(-1, width), self.sizes]).astype(float)  # the last column is all rows
+        wanted = np.maximum(np.outer(shares, counts.sum(0)), 1e-9)  # a stratum may have no rows
+        filled = np.zeros_like(wanted)
+        bins = np.zeros(len(self.sizes), np.int64)
+        for group in self._order[np.argsort(-self.sizes[self._order], kind="stable")]:
+            added = counts[group]
+            # The increase of the sum of (filled - wanted)² / wanted over the strata
+            bins[group] = (((2 * (filled - wanted) + added) * added) / wanted).sum(1).argmin()
+            filled[bins[group]] += added
+        return bins

@@ -13,7 +13,8 @@ from headhunt.data.duplicates import view_bytes
 from headhunt.data.labels import ProblemType
 from headhunt.data.loading import load_splits
 from headhunt.data.sources import name_source
-from headhunt.data.splitting import Split, assign_folds, find_strata
+from headhunt.data.splitting import Split, assign_folds, find_strata, hold_out
+from headhunt.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class Task:
         name: The name of the task.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         labels: Class names, sorted (numbers by value); () for regression.
-        columns: The names of the text and label columns.
+        columns: The names of the columns that are used.
         splits: "train" always; "validation" and "test" if given or made.
         notes: Decisions made while loading, such as the columns used.
         warnings: Unusual properties of the data.
@@ -55,12 +56,15 @@ class Task:
         text: str | None = None,
         text_b: str | None = None,
         label: str | None = None,
+        group: str | None = None,
+        order: str | None = None,
         problem_type: ProblemType | None = None,
         test: Any = None,
         validation: Any = None,
         limit: int | None = None,
         seed: int = 0,
         test_share: float = 0.2,
+        validation_share: float | None = None,
         name: str | None = None,
     ) -> "Task":
         """Load labelled texts, check them and set a test split aside.
@@ -71,6 +75,9 @@ class Task:
             text: Text column (detected if unambiguous).
             text_b: Column of second texts, for pairs (detected if it has a common name).
             label: Label column (detected if unambiguous).
+            group: Column of groups, such as users or documents. Rows of a group stay in one split and in one fold.
+            order: Column of numbers, ISO dates or times. The last rows become the test split, the last of the others
+                the validation split. It cannot be combined with `group`.
             problem_type: "single_label_classification", "multi_label_classification" or
                 "regression"; inferred from the labels by default.
             test: Another source with the test rows.
@@ -78,6 +85,8 @@ class Task:
             limit: Maximum number of training rows, drawn by stratified sampling.
             seed: Random seed of sampling and splitting.
             test_share: Share of the rows to set aside if there are no test rows; 0 for no test split.
+            validation_share: With `order`, share of the other rows for the validation split; 0 for none. By default a
+                fifth, and about 2,000 rows of many.
             name: Name of the task; the name of the file or folder by default.
 
         Raises:
@@ -88,12 +97,15 @@ class Task:
             text=text,
             text_b=text_b,
             label=label,
+            group=group,
+            order=order,
             problem_type=problem_type,
             test=test,
             validation=validation,
             limit=limit,
             seed=seed,
             test_share=test_share,
+            validation_share=validation_share,
         )
         name = name or name_source(source).split(".")[0].replace("the data", "task")
         return cls(name, *loaded, limit=limit, test_given=test is not None)
@@ -116,7 +128,7 @@ class Task:
         return digest.hexdigest()
 
     def folds(self, count: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Divide the training rows into stratified folds that keep duplicates together.
+        """Divide the training rows into stratified folds that keep duplicates and groups together.
 
         Args:
             count: Number of folds.
@@ -124,10 +136,50 @@ class Task:
 
         Returns:
             For each fold, the positions of the training rows and of the held-out rows.
+
+        Raises:
+            DataError: If the rows have an order, or fewer groups than folds.
         """
+        self._refuse_order()
         train = self.splits["train"]
-        fold = assign_folds(find_strata(train.targets), train.groups, count, seed)
+        by_column = self.columns.group is not None
+        if by_column and (groups := len(np.unique(train.groups))) < count:
+            raise DataError(
+                f"The training rows must have at least {count} groups, one per fold; found {groups} in "
+                f"{self.columns.group!r}, where rows with nearly the same text count as one group. "
+                "Give more rows, or validation rows with validation="
+            )
+        fold = assign_folds(find_strata(train.targets), train.groups, count, seed, by_column=by_column)
         return [(np.flatnonzero(fold != at), np.flatnonzero(fold == at)) for at in range(count)]
+
+    def first_fold(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return one fold of `count`, without the memory that the others need.
+
+        Args:
+            count: Number of folds; one of them is made.
+            seed: Random seed.
+
+        Returns:
+            The positions of the training rows and of the held-out rows.
+
+        Raises:
+            DataError: If the rows have an order, or all belong to one group.
+        """
+        self._refuse_order()
+        train = self.splits["train"]
+        strata = find_strata(train.targets)
+        if self.columns.group is None:
+            held_out = assign_folds(strata, train.groups, count, seed) == 0
+        else:  # groups may be larger than a fold, and the first fold has the largest
+            held_out = hold_out(strata, train.groups, 1 / count, seed, by_column=True)
+        return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+    def _refuse_order(self) -> None:
+        if self.columns.order is not None:
+            raise DataError(
+                f"Folds must not predict earlier rows from later ones; the rows are ordered by {self.columns.order!r}. "
+                'Use the validation split, splits["validation"]'
+            )
 
     def describe(self) -> dict[str, Any]:
         """Return a summary that can be written as JSON: rows, classes, lengths, duplicates, leaks and messages."""

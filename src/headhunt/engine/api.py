@@ -54,7 +54,7 @@ def fit(
     """
     if out is not None:
         check_new_directory(Path(out))
-    task = load_task(data, seed, options)
+    task = load_task(data, seed, options, validation_share=0)  # no candidates are compared, so all rows are trained on
     train = task.splits["train"]
     if spec is None:
         spec = plain(encoder or DEFAULT_ENCODER, len(train))

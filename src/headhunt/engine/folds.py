@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headhunt.data import Task
+from headhunt.data.division import count_large_folds
 from headhunt.run.plan import Plan
-from headhunt.run.task import TaskInfo
-
-VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
+from headhunt.run.task import count_folds
 
 Fold = tuple[np.ndarray, np.ndarray]
 """Rows to train on and rows to evaluate on."""
@@ -62,10 +61,10 @@ def make_folds(task: Task, seed: int = 0) -> list[Fold]:
     train = len(task.splits["train"])
     if "validation" in task.splits:
         return [(np.arange(train), train + np.arange(len(task.splits["validation"])))]
-    folds = TaskInfo.of(task).folds
+    folds = count_folds({name: len(split) for name, split in task.splits.items()})
     if folds > 1:
         return task.folds(folds, seed)
-    return task.folds(max(5, round(train / VALIDATION_ROWS)), seed)[:1]
+    return [task.first_fold(count_large_folds(train), seed)]
 
 
 def stratified_order(targets: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -85,19 +85,20 @@ def check_target(target: float | None, metric: str) -> None:
         raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
 
 
-def load_task(data: Any, seed: int, options: Mapping[str, Any]) -> Task:
+def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:
     """Return the data of a search or a training run.
 
     Args:
         data: A `Task`, or anything `Task.load` takes.
         seed: Random seed of the split.
         options: Options of `Task.load`.
+        defaults: Options of `Task.load` that the caller of the search or training run may replace.
 
     Raises:
         HeadhuntError: If options are given with a `Task`, which has been loaded already.
     """
     if not isinstance(data, Task):
-        return Task.load(data, seed=seed, **options)
+        return Task.load(data, seed=seed, **{**defaults, **options})
     if options:
         raise HeadhuntError(f"{', '.join(options)}= cannot be given with a Task; give them to Task.load.")
     return data

@@ -5,7 +5,7 @@ Each split has its own files and is read only on request: code that compares can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -52,7 +52,7 @@ class TaskInfo:
     @property
     def folds(self) -> int:
         """Number of cross-validation folds; 1 where a validation split is used instead."""
-        return FOLDS if self.rows["train"] < SMALL and "validation" not in self.rows else 1
+        return count_folds(self.rows)
 
     @property
     def evaluated_on(self) -> str:
@@ -74,6 +74,11 @@ class TaskInfo:
             limit=task.limit,
             test_given=task.test_given,
         )
+
+
+def count_folds(rows: Mapping[str, int]) -> int:
+    """Return the number of cross-validation folds from the rows of each split; 1 for a validation split instead."""
+    return FOLDS if rows["train"] < SMALL and "validation" not in rows else 1
 
 
 def save_task(task: Task, folder: Path) -> None:
