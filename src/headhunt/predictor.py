@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.errors import ModelError
+from headhunt.evaluation import check_thresholds
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import has_unknown_encoder, load_tokenizer, quiet, register_remote_code
 from headhunt.modeling.model import HeadhuntForSequenceClassification
@@ -37,7 +38,7 @@ class Prediction:
     label: str | list[str] | float
     """The class, the labels, or the number."""
     probability: float | None
-    """Probability of that class, or of the least certain of several labels; None in regression."""
+    """Probability of that class, or of the least probable of several labels; None in regression."""
     probabilities: dict[str, float]
     """Probability of every label; empty in regression."""
 
@@ -54,6 +55,7 @@ class Predictor:
         recipe: Training hyperparameters; maximum length and truncation also apply to predictions.
         spec: The candidate, if known.
         facts: Further data to save with the model, such as scores and versions.
+        thresholds: Probability from which a row has a label, for each of several labels; 0.5 by default.
         device: Device to run on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
     """
@@ -69,6 +71,7 @@ class Predictor:
         recipe: Recipe | None = None,
         spec: Spec | None = None,
         facts: dict[str, Any] | None = None,
+        thresholds: Sequence[float] | None = None,
         device: torch.device | None = None,
         precision: str = "auto",
     ) -> None:
@@ -78,6 +81,29 @@ class Predictor:
         self.spec, self.recipe = spec, recipe or (spec.recipe if spec else Recipe())
         self.facts = dict(facts or {})
         self.precision = precision
+        self.thresholds = thresholds
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Probability from which a row has a label, for each of several labels; None decides at 0.5.
+
+        Setting it also sets `thresholds` of the model's configuration, which is saved as config.json. Probabilities do
+        not depend on it.
+        """
+        return self._thresholds
+
+    @thresholds.setter
+    def thresholds(self, thresholds: Sequence[float] | None) -> None:
+        self._thresholds = _checked_thresholds(thresholds, self.problem_type, self.labels)
+        self._store_thresholds()
+
+    def _store_thresholds(self) -> None:
+        config = self.model.config
+        if self._thresholds is not None:
+            config.thresholds = list(self._thresholds)
+        else:
+            # The encoder may be a saved model of another task, with thresholds of its labels.
+            vars(config).pop("thresholds", None)
 
     def __repr__(self) -> str:
         output = f"{len(self.labels)} {OUTPUT_NOUNS[self.problem_type]}" if self.labels else "a number"
@@ -164,14 +190,7 @@ class Predictor:
 
     def prediction(self, row: np.ndarray) -> Prediction:
         """Return a row of `outputs` as a `Prediction`."""
-        if self.problem_type == "regression":
-            return Prediction(float(row), None, {})
-        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.problem_type == "single_label_classification":
-            best = max(probabilities, key=probabilities.__getitem__)
-            return Prediction(best, probabilities[best], probabilities)
-        chosen = [label for label, p in probabilities.items() if p >= 0.5]
-        return Prediction(chosen, min((probabilities[label] for label in chosen), default=None), probabilities)
+        return _prediction(self, row)
 
     def save(self, folder: str | Path, *, card: bool = True) -> Path:
         """Write a folder that transformers can load, with or without Headhunt.
@@ -182,6 +201,7 @@ class Predictor:
         """
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
+        self._store_thresholds()  # another predictor of the same model may have changed them
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.
@@ -253,6 +273,9 @@ class Predictor:
             if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
             tokenizer = load_tokenizer(str(folder))
+            if known["problem_type"] == "multi_label_classification":
+                thresholds = getattr(model.config, "thresholds", None)
+                known["thresholds"] = _checked_thresholds(thresholds, known["problem_type"], known["labels"])
         except _AdviceError:
             raise
         except Exception as error:  # damaged files raise errors of many libraries
@@ -268,18 +291,18 @@ class Ensemble:
 
     Args:
         members: Models of the same task.
-        facts: Further data of the ensemble.
+        facts: Further data of the ensemble. Its `thresholds` are those of several labels; without them, the mean of the
+            members' thresholds.
     """
 
     def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
         self.members, self.facts = list(members), dict(facts or {})
         first = self.members[0]
-        self.problem_type, self.labels, self.pair, self.prediction = (
-            first.problem_type,
-            first.labels,
-            first.pair,
-            first.prediction,
-        )
+        self.problem_type, self.labels, self.pair = first.problem_type, first.labels, first.pair
+        thresholds = self.facts.get("thresholds")
+        if thresholds is None and any(member.thresholds for member in self.members):
+            thresholds = np.mean([member.thresholds or [0.5] * len(self.labels) for member in self.members], axis=0)
+        self.thresholds = _checked_thresholds(thresholds, self.problem_type, self.labels)
         _share_encoders([member.model for member in self.members])
 
     def __repr__(self) -> str:
@@ -312,12 +335,42 @@ class Ensemble:
             windows.append(np.sum(weighted, axis=0))
         return np.concatenate(windows) if windows else self.members[0].outputs([], None if texts_b is None else [])
 
+    def prediction(self, row: np.ndarray) -> Prediction:
+        """Return a row of `outputs` as a `Prediction`."""
+        return _prediction(self, row)
+
     def _groups(self) -> list[list[Predictor]]:
         """Return the members in groups that take the same tokens."""
         groups: dict[Any, list[Predictor]] = {}
         for member in self.members:
             groups.setdefault(member.takes, []).append(member)
         return list(groups.values())
+
+
+def _prediction(model: Predictor | Ensemble, row: np.ndarray) -> Prediction:
+    """Return a row of a model's outputs as a `Prediction`."""
+    if model.problem_type == "regression":
+        return Prediction(float(row), None, {})
+    probabilities = dict(zip(model.labels, row.tolist(), strict=True))
+    if model.problem_type == "single_label_classification":
+        best = max(probabilities, key=probabilities.__getitem__)
+        return Prediction(best, probabilities[best], probabilities)
+    thresholds = model.thresholds or (0.5,) * len(model.labels)
+    chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
+    return Prediction(list(chosen), min(chosen.values(), default=None), probabilities)
+
+
+def _checked_thresholds(thresholds: Any, problem_type: str, labels: Sequence[str]) -> tuple[float, ...] | None:
+    """Return thresholds as numbers.
+
+    Raises:
+        ModelError: If they do not fit the problem type or the labels.
+    """
+    if thresholds is None:
+        return None
+    if problem_type != "multi_label_classification":
+        raise ModelError("thresholds= is for models of several labels only; leave it out.")
+    return check_thresholds(thresholds, len(labels))
 
 
 def _mean_outputs(
