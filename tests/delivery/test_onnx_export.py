@@ -220,7 +220,7 @@ def test_export_decides_by_the_thresholds_of_the_model(exported, tmp_path):
 
 def test_export_score_depends_on_the_thresholds(exported):
     predictor, folder, _ = exported("thresholds")
-    model, (texts, _) = runtime.Model(folder), inputs(predictor)
+    model, texts = runtime.Model(folder), [text for text in inputs(predictor)[0] if text.strip()]
     chosen = [prediction["label"] for prediction in model.predict(texts)]
     rows = load_labelled(
         (texts, chosen), problem_type=predictor.problem_type, labels=predictor.labels, pair=predictor.pair

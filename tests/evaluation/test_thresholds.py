@@ -74,8 +74,8 @@ def test_fit_thresholds_without_shrinkage_finds_the_best_threshold_of_each_label
     monkeypatch.setattr(module, "SHRINKAGE", 1e-9)
     monkeypatch.setattr(module, "_KERNEL", np.eye(len(module.THRESHOLDS)))
     grid = module.THRESHOLDS[60:300:6]
-    outputs, targets = rare_labels(150, 2, seed=3)
-    assert targets.sum(0).min() > 1
+    outputs, targets = rare_labels(400, 2, seed=3)
+    assert targets.sum(0).min() > 3
     outputs[:, 1] **= 2  # its best threshold is another one
     best = max(score(metric, outputs, targets, np.array([a, b])) for a in grid for b in grid)
     fitted = score(metric, outputs, targets, fit_thresholds(outputs, targets, metric))

@@ -20,7 +20,8 @@ STEP = 0.05
 LOGITS = STEP * np.arange(-180, 181)
 THRESHOLDS = np.round(1 / (1 + np.exp(-LOGITS)), 6)
 """The thresholds to choose from (361,); 0.5 is the one in the middle."""
-SMOOTHING = 0.1
+# These two have the best micro F1 on new rows of GoEmotions and Reuters, of those that lose no macro F1 there.
+SMOOTHING = 0.15
 """Standard deviation, in logits, of the kernel that smooths the counts of each label."""
 SHRINKAGE = 20
 """Positive rows at which the threshold of a label is half-way between the common one and its own."""
