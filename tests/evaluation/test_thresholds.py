@@ -190,11 +190,13 @@ def test_apply_thresholds_does_not_round_a_probability_up_to_its_threshold():
 )
 def test_check_thresholds_refuses_all_but_one_probability_for_each_label(thresholds):
     with pytest.raises(ModelError, match="thresholds must be 2 numbers between 0 and 1"):
-        check_thresholds(thresholds, 2)
+        check_thresholds(thresholds, LABELS, 2)
 
 
 def test_check_thresholds_returns_numbers():
-    assert check_thresholds(np.array([0.25, 0.5]), 2) == check_thresholds([0.25, 0.5], 2) == (0.25, 0.5)
+    assert check_thresholds(np.array([0.25, 0.5]), LABELS, 2) == (0.25, 0.5)
+    assert check_thresholds([0.25, 0.5], LABELS, 2) == (0.25, 0.5)
+    assert check_thresholds(None, LABELS, 2) is None
 
 
 # ------------------------------------------------------------------------------------------------ cross-fitting

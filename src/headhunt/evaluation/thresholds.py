@@ -92,16 +92,21 @@ def cross_fit_thresholds(
     return apply_thresholds(outputs, thresholds)
 
 
-def check_thresholds(thresholds: Any, labels: int) -> tuple[float, ...]:
-    """Return the thresholds of a model as numbers.
+def check_thresholds(thresholds: Any, problem_type: str, labels: int) -> tuple[float, ...] | None:
+    """Return the thresholds of a model as numbers; None if it has none.
 
     Args:
         thresholds: Of unknown content, as read from a file.
+        problem_type: Problem type of the model.
         labels: Number of labels of the model.
 
     Raises:
-        ModelError: If there is not one number strictly between 0 and 1 for each label.
+        ModelError: If there is not one number strictly between 0 and 1 for each of several labels.
     """
+    if thresholds is None:
+        return None
+    if problem_type != MULTI_LABEL:
+        raise ModelError("thresholds= is for models of several labels only; leave it out.")
     try:
         values = np.asarray(thresholds)
     except ValueError:  # lists of different lengths
