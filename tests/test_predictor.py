@@ -209,6 +209,87 @@ def test_predictor_repr(made):
     assert "one text → a number" in repr(made("number"))
 
 
+# ------------------------------------------------------------------------------------------------ thresholds
+
+
+def two_labels(encoder: str, head: Head, thresholds=None) -> Predictor:
+    labels = LABELS["multi_label_classification"]
+    options = {"problem_type": "multi_label_classification", "labels": labels}
+    model = build(encoder, head, **options, seed=1)
+    return Predictor(model, load_tokenizer(encoder), **options, pair=False, precision="fp32", thresholds=thresholds)
+
+
+@pytest.mark.parametrize("head", [Head(), CUSTOM], ids=["plain", "custom"])
+def test_thresholds_are_saved_in_the_config_and_decide(encoders, head, tmp_path):
+    saved = two_labels(encoders(), head)
+    assert saved.thresholds is None and "thresholds" not in json.loads(
+        (saved.save(tmp_path / "without") / "config.json").read_text()
+    )
+    saved.thresholds = np.array([0.1, 0.75])
+    assert saved.thresholds == (0.1, 0.75) and saved.model.config.thresholds == [0.1, 0.75]
+    folder = saved.save(tmp_path / "with")
+    assert json.loads((folder / "config.json").read_text())["thresholds"] == [0.1, 0.75]
+    assert "from a probability of 0.1 to 0.75" in " ".join((folder / "README.md").read_text().split())
+    loaded = Predictor.load(folder, precision="fp32")
+    assert loaded.thresholds == (0.1, 0.75)
+    np.testing.assert_allclose(outputs_of(loaded), outputs_of(two_labels(encoders(), head)), atol=1e-6)
+    low, high, none = (loaded.prediction(np.array(p)) for p in ((0.1, 0.7), (0.05, 0.75), (0.09, 0.74)))
+    assert (low.label, low.probability, low.probabilities) == (["cat"], 0.1, {"cat": 0.1, "dog": 0.7})
+    assert (high.label, high.probability) == (["dog"], 0.75) and (none.label, none.probability) == ([], None)
+    assert Predictor.load(tmp_path / "without").thresholds is None
+
+
+def test_thresholds_are_not_taken_from_the_encoder(encoders, tmp_path):
+    """A saved model can be the encoder of another task, whose labels are others."""
+    other_task = two_labels(encoders(), Head(), [0.1, 0.75]).save(tmp_path / "model")
+    predictor = two_labels(str(other_task), Head())
+    assert predictor.thresholds is None and not hasattr(predictor.model.config, "thresholds")
+
+
+def test_save_writes_the_thresholds_of_the_predictor_that_is_saved(encoders, tmp_path):
+    first = two_labels(encoders(), Head(), [0.1, 0.75])
+    options = {"problem_type": first.problem_type, "labels": first.labels, "pair": False}
+    Predictor(first.model, first.tokenizer, **options)  # has none
+    assert Predictor.load(first.save(tmp_path / "model")).thresholds == (0.1, 0.75)
+
+
+@pytest.mark.parametrize("thresholds", [[0.5], [0.5, 1.0], [0.0, 0.5], [float("nan"), 0.5], "half", ["0.5", "0.5"]])
+def test_load_refuses_invalid_thresholds(encoders, thresholds, tmp_path):
+    predictor = two_labels(encoders(), Head(), [0.1, 0.75])
+    folder = predictor.save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "thresholds": thresholds}))
+    with pytest.raises(ModelError, match="cannot be loaded: thresholds must be 2 numbers between 0 and 1"):
+        Predictor.load(folder)
+    with pytest.raises(ModelError, match="thresholds must be 2 numbers"):
+        predictor.thresholds = thresholds
+    assert predictor.thresholds == (0.1, 0.75)
+
+
+def test_thresholds_are_refused_without_several_labels(made):
+    with pytest.raises(ModelError, match="thresholds= is for models of several labels only"):
+        made("plain").thresholds = [0.2, 0.3, 0.4]
+
+
+def test_ensemble_decides_by_its_own_thresholds_or_the_mean_of_its_members(encoders, tmp_path):
+    members = [two_labels(encoders(), Head(pooling="mean"), values) for values in ([0.1, 0.3], None)]
+    for i, member in enumerate(members):
+        member.save(tmp_path / f"member-{i}")
+    save_ensemble(tmp_path, {})
+    mean = open_model(tmp_path, precision="fp32")
+    assert mean.thresholds == pytest.approx((0.3, 0.4))
+    assert mean.prediction(np.array([0.29, 0.41])).label == ["dog"]
+    save_ensemble(tmp_path, {"thresholds": [0.2, 0.6]})
+    own = open_model(tmp_path, precision="fp32")
+    assert own.thresholds == (0.2, 0.6) and own.prediction(np.array([0.29, 0.41])).label == ["cat"]
+    assert Ensemble(members[1:]).thresholds is None
+    with pytest.raises(ModelError, match="thresholds must be 2 numbers"):
+        Ensemble(members, {"thresholds": [0.2]})
+
+
+# ------------------------------------------------------------------------------------------------ transformers alone
+
+
 PIPELINE = """
 import importlib.util, json, sys
 from transformers import pipeline

@@ -190,7 +190,7 @@ def test_fit_accepts_containers_of_pairs(how, encoders):
             estimator.predict(made.rename(columns={"a": "c"}))
 
 
-def test_classifier_supports_several_labels(encoders):
+def test_classifier_supports_several_labels(encoders, tmp_path):
     y = np.array([[label == "good", label == "bad", False] for label in LABELS]).astype(int)
     y[0] = 0
     estimator = HeadClassifier(encoders(), head=Head(pooling="mean"), recipe=LONGER, random_state=0).fit(TEXTS, y)
@@ -198,6 +198,14 @@ def test_classifier_supports_several_labels(encoders):
     proba = estimator.predict_proba(TEXTS)
     assert proba.shape == (96, 3) and proba[:, 2].max() < 0.5  # no row has the third label
     assert estimator.predict(TEXTS).dtype.kind == "i" and estimator.score(TEXTS, y) > 0.8
+    places = np.diff(np.sort(proba, axis=0), axis=0).argmax(0)  # between outputs, so that rounding does not decide
+    thresholds = [float(np.sort(proba[:, i])[at : at + 2].mean()) for i, at in enumerate(places)]
+    assert ((proba >= thresholds) != (proba >= 0.5)).any()
+    estimator.predictor_.thresholds = thresholds
+    estimator.save(tmp_path / "model")
+    for decided in (estimator, HeadClassifier.load(tmp_path / "model")):
+        assert (decided.predict(TEXTS) == (proba >= thresholds)).all()
+        assert np.abs(decided.predict_proba(TEXTS) - proba).max() < 1e-6
 
 
 def test_regressor_fits_saves_and_loads(encoders, tmp_path):

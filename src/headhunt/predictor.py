@@ -13,9 +13,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.errors import ModelError
+from headhunt.evaluation import check_thresholds
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import has_unknown_encoder, load_tokenizer, quiet, register_remote_code
-from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.shared_encoder import share_encoders
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import not_a_model
 from headhunt.spec import Recipe, Spec
@@ -37,12 +38,39 @@ class Prediction:
     label: str | list[str] | float
     """The class, the labels, or the number."""
     probability: float | None
-    """Probability of that class, or of the least certain of several labels; None in regression."""
+    """Probability of that class, or of the least probable of several labels; None in regression."""
     probabilities: dict[str, float]
     """Probability of every label; empty in regression."""
 
 
-class Predictor:
+class _Model:
+    """Predictions from the outputs of a `Predictor` or an `Ensemble`."""
+
+    problem_type: str
+    labels: tuple[str, ...]
+    outputs: Callable[..., np.ndarray]
+    thresholds: tuple[float, ...] | None
+
+    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
+        """Return predictions for texts, or for pairs if `texts_b` is given."""
+        texts = [texts] if isinstance(texts, str) else texts
+        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
+        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
+
+    def prediction(self, row: np.ndarray) -> Prediction:
+        """Return a row of `outputs` as a `Prediction`."""
+        if self.problem_type == "regression":
+            return Prediction(float(row), None, {})
+        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
+        if self.problem_type == "single_label_classification":
+            best = max(probabilities, key=probabilities.__getitem__)
+            return Prediction(best, probabilities[best], probabilities)
+        thresholds = self.thresholds or (0.5,) * len(self.labels)
+        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
+        return Prediction(list(chosen), min(chosen.values(), default=None), probabilities)
+
+
+class Predictor(_Model):
     """A trained model with its tokenizer and label names.
 
     Args:
@@ -54,6 +82,7 @@ class Predictor:
         recipe: Training hyperparameters; maximum length and truncation also apply to predictions.
         spec: The candidate, if known.
         facts: Further data to save with the model, such as scores and versions.
+        thresholds: Probability from which a row has a label, for each of several labels; 0.5 by default.
         device: Device to run on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
     """
@@ -69,6 +98,7 @@ class Predictor:
         recipe: Recipe | None = None,
         spec: Spec | None = None,
         facts: dict[str, Any] | None = None,
+        thresholds: Sequence[float] | None = None,
         device: torch.device | None = None,
         precision: str = "auto",
     ) -> None:
@@ -78,6 +108,23 @@ class Predictor:
         self.spec, self.recipe = spec, recipe or (spec.recipe if spec else Recipe())
         self.facts = dict(facts or {})
         self.precision = precision
+        self.thresholds = thresholds
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Probability from which a row has a label, for each of several labels; None decides at 0.5.
+
+        It is stored in the model's configuration, hence in config.json. Probabilities do not depend on it.
+        """
+        return self._thresholds
+
+    @thresholds.setter
+    def thresholds(self, thresholds: Sequence[float] | None) -> None:
+        self._thresholds = check_thresholds(thresholds, self.problem_type, len(self.labels))
+        # The encoder may be a saved model of another task, with thresholds of other labels.
+        vars(self.model.config).pop("thresholds", None)
+        if self._thresholds is not None:
+            self.model.config.thresholds = list(self._thresholds)
 
     def __repr__(self) -> str:
         output = f"{len(self.labels)} {OUTPUT_NOUNS[self.problem_type]}" if self.labels else "a number"
@@ -88,12 +135,6 @@ class Predictor:
         from headhunt.report import notebook
 
         return notebook.model_summary(self)
-
-    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Return predictions for texts, or for pairs if `texts_b` is given."""
-        texts = [texts] if isinstance(texts, str) else texts
-        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
-        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
 
     def outputs(
         self,
@@ -162,17 +203,6 @@ class Predictor:
             return logits.softmax(-1)
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
 
-    def prediction(self, row: np.ndarray) -> Prediction:
-        """Return a row of `outputs` as a `Prediction`."""
-        if self.problem_type == "regression":
-            return Prediction(float(row), None, {})
-        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.problem_type == "single_label_classification":
-            best = max(probabilities, key=probabilities.__getitem__)
-            return Prediction(best, probabilities[best], probabilities)
-        chosen = [label for label, p in probabilities.items() if p >= 0.5]
-        return Prediction(chosen, min((probabilities[label] for label in chosen), default=None), probabilities)
-
     def save(self, folder: str | Path, *, card: bool = True) -> Path:
         """Write a folder that transformers can load, with or without Headhunt.
 
@@ -182,6 +212,7 @@ class Predictor:
         """
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
+        self.thresholds = self._thresholds  # another predictor of the same model may have replaced them
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.
@@ -253,6 +284,9 @@ class Predictor:
             if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
             tokenizer = load_tokenizer(str(folder))
+            if known["problem_type"] == "multi_label_classification":
+                thresholds = getattr(model.config, "thresholds", None)
+                known["thresholds"] = check_thresholds(thresholds, known["problem_type"], len(known["labels"]))
         except _AdviceError:
             raise
         except Exception as error:  # damaged files raise errors of many libraries
@@ -261,35 +295,29 @@ class Predictor:
         return cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, device=device, precision=precision)
 
 
-class Ensemble:
+class Ensemble(_Model):
     """Several models whose outputs are averaged. It predicts like a `Predictor`.
 
     Members with equal encoders share one, which runs once per batch.
 
     Args:
         members: Models of the same task.
-        facts: Further data of the ensemble.
+        facts: Further data of the ensemble. Its `thresholds` are those of several labels; without them, the mean of the
+            members' thresholds.
     """
 
     def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
         self.members, self.facts = list(members), dict(facts or {})
         first = self.members[0]
-        self.problem_type, self.labels, self.pair, self.prediction = (
-            first.problem_type,
-            first.labels,
-            first.pair,
-            first.prediction,
-        )
-        _share_encoders([member.model for member in self.members])
+        self.problem_type, self.labels, self.pair = first.problem_type, first.labels, first.pair
+        thresholds = self.facts.get("thresholds")
+        if thresholds is None and any(member.thresholds for member in self.members):
+            thresholds = np.mean([member.thresholds or [0.5] * len(self.labels) for member in self.members], axis=0)
+        self.thresholds = check_thresholds(thresholds, self.problem_type, len(self.labels))
+        share_encoders([member.model for member in self.members])
 
     def __repr__(self) -> str:
         return f"Ensemble of {len(self.members)}: {self.members[0]!r}"
-
-    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Return predictions for texts, or for pairs if `texts_b` is given."""
-        texts = [texts] if isinstance(texts, str) else texts
-        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
-        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
 
     def outputs(
         self,
@@ -337,43 +365,6 @@ def _mean_outputs(
     restored = np.empty_like(values)
     restored[np.concatenate(order)] = values
     return restored
-
-
-class _SharedEncoder(torch.nn.Module):
-    """An encoder shared by several heads, which returns its last output again for equal inputs."""
-
-    def __init__(self, encoder: torch.nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self._inputs: dict[str, Any] = {}
-        self._output: Any = None
-
-    def forward(self, **inputs: Any) -> Any:
-        """Return the output of the encoder with the hidden states of all layers."""
-        tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
-        same = tensors.keys() == self._inputs.keys() and all(
-            torch.equal(x, self._inputs[n]) for n, x in tensors.items()
-        )
-        if not same:
-            self._inputs, self._output = tensors, self.encoder(**{**inputs, "output_hidden_states": True})
-        return self._output
-
-
-def _share_encoders(models: Sequence[PreTrainedModel]) -> None:
-    """Replace equal encoders of several models by one that runs once per batch."""
-    shared: list[_SharedEncoder] = []
-    for model in models:
-        if not isinstance(model, HeadhuntForSequenceClassification):
-            continue
-        weights = model.encoder.state_dict()
-        for encoder in shared:
-            known = encoder.encoder.state_dict()
-            if known.keys() == weights.keys() and all(torch.equal(known[name], x) for name, x in weights.items()):
-                model.encoder = encoder
-                break
-        else:
-            shared.append(_SharedEncoder(model.encoder))
-            model.encoder = shared[-1]
 
 
 def save_ensemble(folder: Path, facts: dict[str, Any]) -> None:

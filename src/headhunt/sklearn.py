@@ -23,7 +23,7 @@ from headhunt.data import Task
 from headhunt.data.labels import ProblemType
 from headhunt.engine.api import fit
 from headhunt.errors import ModelError
-from headhunt.evaluation import DEFAULT_METRIC
+from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, decide
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
 from headhunt.run.results import SearchResult
@@ -294,7 +294,7 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         """Return the class of each row; for several labels, an n × k array of 0 and 1."""
         outputs = self._outputs(X)
         if self.predictor_.problem_type == "multi_label_classification":
-            return (outputs >= 0.5).astype(np.int64)
+            return decide(self.predictor_.problem_type, apply_thresholds(outputs, self.predictor_.thresholds))
         return self.classes_[outputs.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:

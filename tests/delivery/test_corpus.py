@@ -121,6 +121,22 @@ def test_label_corpus_gives_the_predictions_of_the_model(tmp_path, models, probl
     assert json.loads((tmp_path / "out" / SUCCESS).read_text())["rows"] == 150
 
 
+def test_label_corpus_decides_by_the_thresholds_of_the_model(tmp_path, models):
+    model, _ = models("multi_label_classification")
+    predictor = api.load(model, device="cpu", precision="fp32")
+    table = corpus(60)
+    at_half = [row.label for row in predictor.predict(table["text"].to_pylist())]
+    # Between outputs, so that rounding does not decide.
+    ordered = np.sort(predictor.outputs(table["text"].to_pylist()), axis=0)
+    places = np.diff(ordered, axis=0).argmax(0)
+    predictor.thresholds = [(ordered[at, i] + ordered[at + 1, i]) / 2 for i, at in enumerate(places.tolist())]
+    predictor.save(tmp_path / "model")
+    assert at_half != [row.label for row in predictor.predict(table["text"].to_pylist())]
+    write(table, tmp_path / "a.parquet")
+    label(tmp_path / "model", tmp_path / "a.parquet", tmp_path / "out", probabilities=True)
+    check_rows(read(tmp_path / "out"), predictor, table)
+
+
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl", ".jsonl.gz"])
 def test_label_corpus_reads_every_format(tmp_path, models, ending):
     model, predictor = models()

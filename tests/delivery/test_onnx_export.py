@@ -18,6 +18,7 @@ import torch
 from conftest import WORDS, sentences
 from heads import CASES, LABELS
 
+from headhunt.data import load_labelled
 from headhunt.data.task import Task
 from headhunt.delivery.onnx import export as onnx
 from headhunt.delivery.onnx import runtime
@@ -35,6 +36,7 @@ PAIR = Head(pooling="mean", siamese="concat")
 # Cases that the contract suite does not have: (family, head, pair, problem type, recipe)
 OTHERS = {
     "labels": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
+    "thresholds": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
     "number": ("bert", Head(pooling="mean"), False, "regression", Recipe(max_length=60)),
     "middle": ("bert", Head(), False, "single_label_classification", Recipe(max_length=13, truncation="middle")),
     # Joined, these pairs are longer than the encoder's positions.
@@ -45,7 +47,7 @@ OTHERS = {
     "albert": ("albert", Head(layers="mix"), True, "single_label_classification", Recipe(max_length=40)),
     "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
-FEW = ("plain", "labels", "number", "long-pairs", "calibrated")
+FEW = ("plain", "labels", "thresholds", "number", "long-pairs", "calibrated")
 NASTY = [
     "",
     " ",
@@ -78,6 +80,13 @@ def make_predictor(encoders, name: str) -> Predictor:
     predictor = Predictor(
         model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
     )
+    if name == "thresholds":  # between the outputs of different texts, and far from 0.5
+        last = output_of(predictor.model)
+        with torch.no_grad():
+            last.bias.add_(torch.tensor([-2.0, 2.0, -3.0]))
+        ordered = np.sort(predictor.outputs(inputs(predictor)[0]), axis=0)
+        places = np.diff(ordered, axis=0).argmax(0)
+        predictor.thresholds = [(ordered[at, i] + ordered[at + 1, i]) / 2 for i, at in enumerate(places.tolist())]
     if name == "calibrated":  # and undecided on average, so that it predicts both classes
         odds = np.log(predictor.outputs(sentences(60, seed=8)[0]))
         last = output_of(predictor.model)
@@ -194,6 +203,43 @@ def test_export_writes_graph_tokenizer_metadata_and_runtime(exported):
     model = runtime.Model(folder)
     assert [node.shape for node in model.session.get_inputs()] == [["batch", "tokens"]] * 2
     assert predictor.model.base_model.config._attn_implementation == "sdpa"
+
+
+def test_export_decides_by_the_thresholds_of_the_model(exported, tmp_path):
+    predictor, folder, _ = exported("thresholds")
+    assert json.loads((folder / "headhunt.json").read_text())["thresholds"] == list(predictor.thresholds)
+    assert np.abs(np.array(predictor.thresholds) - 0.5).max() > 0.2
+    model, (texts, _) = runtime.Model(folder), inputs(predictor)
+    assert model.thresholds == list(predictor.thresholds)
+    labels = [prediction["label"] for prediction in model.predict(texts)]
+    assert labels == [prediction.label for prediction in predictor.predict(texts)]
+    model.thresholds = None
+    assert labels != [prediction["label"] for prediction in model.predict(texts)]
+    assert np.abs(model.outputs(texts) - predictor.outputs(texts)).max() < 1e-4
+
+
+def test_export_score_depends_on_the_thresholds(exported):
+    predictor, folder, _ = exported("thresholds")
+    model, texts = runtime.Model(folder), [text for text in inputs(predictor)[0] if text.strip()]
+    chosen = [prediction["label"] for prediction in model.predict(texts)]
+    rows = load_labelled(
+        (texts, chosen), problem_type=predictor.problem_type, labels=predictor.labels, pair=predictor.pair
+    )
+    assert onnx.score(model, rows) == 1
+    model.thresholds = None
+    assert onnx.score(model, rows) < 1
+
+
+@pytest.mark.parametrize("thresholds", [[0.5], [0.5, 0.5, 1.0], [0.5, 0.5, float("nan")], "abc", 0.5])
+def test_runtime_refuses_invalid_thresholds(exported, thresholds, tmp_path):
+    _, folder, _ = exported("thresholds")
+    metadata = json.loads((folder / "headhunt.json").read_text())
+    (tmp_path / "headhunt.json").write_text(json.dumps({**metadata, "thresholds": thresholds}))
+    with pytest.raises(ValueError, match="must be 3 numbers between 0 and 1; export again"):
+        runtime.Metadata.read(tmp_path / "headhunt.json")
+    del metadata["thresholds"]
+    (tmp_path / "headhunt.json").write_text(json.dumps(metadata))
+    assert runtime.Metadata.read(tmp_path / "headhunt.json").thresholds is None, "an export of an earlier version"
 
 
 def test_graph_has_no_paths_of_this_machine(exported):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -45,6 +46,24 @@ def test_service_predicts_as_the_model_does(exports, start_service, problem_type
     assert len(body["examples"]) == 2
     for example in body["examples"].values():
         assert service.request(body=example["value"])[0] == 200
+
+
+def test_service_decides_by_the_thresholds_of_the_export(exports, start_service, tmp_path):
+    from headhunt.delivery.onnx.runtime import Model
+
+    shutil.copytree(exports("multi_label_classification"), tmp_path / "export")
+    texts = sentences(16)[0]
+    at_half = Model(tmp_path / "export").predict(texts)
+    outputs = [list(prediction["probabilities"].values()) for prediction in at_half]
+    thresholds = np.clip(np.median(outputs, axis=0), 1e-4, 1 - 1e-4).tolist()
+    metadata = json.loads((tmp_path / "export" / "headhunt.json").read_text())
+    (tmp_path / "export" / "headhunt.json").write_text(json.dumps({**metadata, "thresholds": thresholds}))
+    expected = Model(tmp_path / "export").predict(texts)
+    assert [row["label"] for row in expected] != [row["label"] for row in at_half]
+    predictions = start_service(tmp_path / "export").request(body={"texts": texts})[2]["predictions"]
+    assert [row["label"] for row in predictions] == [row["label"] for row in expected]
+    for prediction, before in zip(predictions, at_half, strict=True):
+        assert prediction["probabilities"] == pytest.approx(before["probabilities"], abs=CLOSE)
 
 
 def test_concurrent_clients_share_batches_and_get_their_own_predictions(exports, service):

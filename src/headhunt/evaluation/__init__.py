@@ -1,4 +1,4 @@
-"""Metrics, paired comparisons and calibration; needs no torch."""
+"""Metrics, paired comparisons, calibration and thresholds; needs no torch."""
 
 from headhunt.evaluation.calibration import (
     ReliabilityBin,
@@ -24,6 +24,7 @@ from headhunt.evaluation.metrics import (
     metric_names,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
+from headhunt.evaluation.thresholds import apply_thresholds, check_thresholds, cross_fit_thresholds, fit_thresholds
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -35,14 +36,18 @@ __all__ = [
     "Mistake",
     "ReliabilityBin",
     "Score",
+    "apply_thresholds",
     "check_metric",
+    "check_thresholds",
     "class_scores",
     "compare",
+    "cross_fit_thresholds",
     "decide",
     "evaluate",
     "expected_calibration_error",
     "find_mistakes",
     "fit_temperature",
+    "fit_thresholds",
     "format_difference",
     "format_score",
     "measure",

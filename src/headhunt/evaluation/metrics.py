@@ -242,17 +242,27 @@ def _multi_label_metrics(predictions: np.ndarray, targets: np.ndarray) -> Callab
     both = predictions * targets
 
     def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
-        hits, predicted, true = weights @ both, weights @ predictions, weights @ targets
-        f1 = _ratio(2 * hits, predicted + true)
-        present = (predicted + true) > 0
-        return {
-            "accuracy": weights @ exact / weights.sum(1),
-            "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
-            "weighted_f1": _ratio((f1 * true).sum(1), true.sum(1)),
-            "micro_f1": _ratio(2 * hits.sum(1), (predicted + true).sum(1)),
-        }
+        f1 = f1_metrics(weights @ both, weights @ predictions, weights @ targets)
+        return {"accuracy": weights @ exact / weights.sum(1), **f1}
 
     return metrics
+
+
+def f1_metrics(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the F1 metrics (samples,) of several labels from counts of rows (samples, labels).
+
+    Args:
+        hits: Rows that have the label and are predicted to have it.
+        predicted: Rows that are predicted to have the label.
+        true: Rows that have the label.
+    """
+    f1 = _ratio(2 * hits, predicted + true)
+    present = (predicted + true) > 0
+    return {
+        "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
+        "weighted_f1": _ratio((f1 * true).sum(1), true.sum(1)),
+        "micro_f1": _ratio(2 * hits.sum(1), (predicted + true).sum(1)),
+    }
 
 
 def _evaluate_multi_label(

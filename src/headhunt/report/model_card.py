@@ -51,6 +51,7 @@ def write(
         command: Command that produced the model.
     """
     facts = json.loads((folder / MODEL_INFO).read_text(encoding="utf-8"))
+    facts["thresholds"] = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("thresholds")
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     # An atomic write makes a new file: models in a run may share their files by hard links.
     storage.write_text(
@@ -71,7 +72,7 @@ def render(
     """Return the card as text.
 
     Args:
-        facts: The contents of `headhunt.json`.
+        facts: The contents of `headhunt.json`, and `thresholds` of several labels.
         folder: Name of the folder, for the examples.
         task: Description of the data; if None, the one in the facts.
         result: Result of the search.
@@ -347,6 +348,11 @@ class _Card:
             items.append(f"Test rows: only {self.test_rows:,}; mind the intervals.")
         if self.scores:
             items.append("Scores hold for texts like the test rows; on others they may be lower.")
+        if thresholds := self.facts.get("thresholds"):
+            items.append(
+                f"Thresholds: a text gets a label from a probability of {min(thresholds):.3g} to {max(thresholds):.3g} "
+                "on, depending on the label (`thresholds` in config.json). transformers alone does not apply them."
+            )
         items += self._calibration()
         return [bullet_list(items)]
 

@@ -30,6 +30,7 @@ from headhunt.data.inputs import (
 from headhunt.data.problems import brief
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import ModelError
+from headhunt.evaluation import apply_thresholds, decide
 from headhunt.run.directory import not_a_model
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenizing takes some hundred times as much memory
@@ -39,6 +40,10 @@ Piece = tuple[pa.Table, np.ndarray | None]  # rows, and the fault of each; None 
 
 class Model(Protocol):
     """A model that can label a corpus: a `Predictor`, or the runtime of an ONNX export."""
+
+    @property
+    def thresholds(self) -> Sequence[float] | None:
+        """Probability from which a row has a label, for each of several labels; None decides at 0.5."""
 
     def outputs(self, texts: list[str], texts_b: list[str] | None = None) -> np.ndarray:
         """Return probabilities (texts, labels), or numbers (texts,)."""
@@ -248,7 +253,13 @@ class Labeller:
             second = None if texts_b is None else texts_b.take(chosen).to_pylist()
             outputs = self._model.outputs(texts.take(chosen).to_pylist(), second)
         predictions = prediction_columns(
-            model.problem_type, model.labels, outputs, good, len(table), settings.probabilities
+            model.problem_type,
+            model.labels,
+            outputs,
+            good,
+            len(table),
+            settings.probabilities,
+            self._model.thresholds,
         )
         added = {
             "source": pa.repeat(name_input(settings.root, shard.path), len(table)),
@@ -287,7 +298,13 @@ def _gather(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def prediction_columns(
-    problem_type: str, labels: Sequence[str], outputs: np.ndarray, good: np.ndarray, rows: int, probabilities: bool
+    problem_type: str,
+    labels: Sequence[str],
+    outputs: np.ndarray,
+    good: np.ndarray,
+    rows: int,
+    probabilities: bool,
+    thresholds: Sequence[float] | None = None,
 ) -> dict[str, pa.Array]:
     """Return the outputs of a model as columns.
 
@@ -298,6 +315,7 @@ def prediction_columns(
         good: Positions of the texts among the rows; the other rows get null.
         rows: Number of rows.
         probabilities: Whether to add the probabilities of all labels.
+        thresholds: Probability from which a row has a label, for each of several labels; None decides at 0.5.
     """
     missing = np.ones(rows, bool)
     missing[good] = False
@@ -317,7 +335,7 @@ def prediction_columns(
             "probability": spread(outputs[np.arange(len(best)), best], np.float32),
         }
     else:
-        chosen = outputs >= 0.5
+        chosen = decide(problem_type, apply_thresholds(outputs, thresholds)).astype(bool)
         counts = np.zeros(rows, np.int64)
         counts[good] = chosen.sum(1)
         ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from headhunt.data import Split, load_labelled, load_texts
 from headhunt.errors import DataError, ModelError
-from headhunt.evaluation import DEFAULT_METRIC, measure
+from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, measure
 from headhunt.predictor import CARD, Predictor
 from headhunt.run.directory import RunDirectory
 from headhunt.run.schema import RunError
@@ -261,6 +261,7 @@ def write_metadata(
             list(special.before), list(special.between), list(special.after), special.pad
         ),
         inputs=list(inputs),
+        thresholds=list(predictor.thresholds) if predictor.thresholds else None,
         facts={
             **predictor.facts,
             "spec": predictor.spec.to_dict() if predictor.spec else None,
@@ -305,8 +306,8 @@ def comparison_texts(
 
 def score(model: Any, rows: Split) -> float:
     """Return the score of a model on labelled rows; 1 is the best."""
-    outputs = model.outputs(rows.texts(), rows.texts_b())
-    return measure(model.problem_type, DEFAULT_METRIC[model.problem_type], outputs, rows.targets)
+    scores = apply_thresholds(model.outputs(rows.texts(), rows.texts_b()), model.thresholds)
+    return measure(model.problem_type, DEFAULT_METRIC[model.problem_type], scores, rows.targets)
 
 
 def compare(predictor: Predictor, model: Any, texts: Sequence[str], texts_b: Sequence[str] | None) -> float:

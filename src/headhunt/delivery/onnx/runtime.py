@@ -61,6 +61,8 @@ class Metadata:
     special_tokens: SpecialTokens
     inputs: list[str]
     """Names of the inputs of the graph."""
+    thresholds: list[float] | None = None
+    """Probability from which a row has a label, for each of several labels; 0.5 if missing."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further information about the model, which the runtime does not use."""
 
@@ -74,15 +76,25 @@ class Metadata:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != SCHEMA or "special_tokens" not in data:
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
+        data.setdefault("thresholds", None)  # missing in exports of earlier versions
         names = {item.name for item in fields(cls)} - {"facts"}
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
+        _check_thresholds(path, known["thresholds"], known["labels"])
         return cls(**known, facts=data)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data to write as JSON."""
         data = asdict(self)
         return {**data.pop("facts"), "schema": SCHEMA, **data}
+
+
+def _check_thresholds(path: Path, thresholds: Any, labels: list[str]) -> None:
+    if thresholds is None:
+        return
+    numbers = isinstance(thresholds, list) and all(isinstance(value, float) and 0 < value < 1 for value in thresholds)
+    if not numbers or len(thresholds) != len(labels):
+        raise ValueError(f"thresholds of {path} must be {len(labels)} numbers between 0 and 1; export again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ class Model:
         self.metadata = Metadata.read(folder / "headhunt.json")
         self.problem_type, self.labels = self.metadata.problem_type, self.metadata.labels
         self.pair, self.max_length = self.metadata.pair, self.metadata.max_length
+        self.thresholds = self.metadata.thresholds
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -154,9 +167,13 @@ class Model:
         if self.problem_type == "single_label_classification":
             label: Any = max(probabilities, key=probabilities.__getitem__)
             return {"label": label, "probability": probabilities[label], "probabilities": probabilities}
-        label = [name for name, probability in probabilities.items() if probability >= 0.5]
-        lowest = min((probabilities[name] for name in label), default=None)
-        return {"label": label, "probability": lowest, "probabilities": probabilities}
+        thresholds = self.thresholds or [0.5] * len(self.labels)
+        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
+        return {
+            "label": list(chosen),
+            "probability": min(chosen.values(), default=None),
+            "probabilities": probabilities,
+        }
 
     def run(self, rows: Sequence[Encoded]) -> np.ndarray:
         """Run one forward pass and return probabilities (rows, labels), or numbers (rows,)."""
