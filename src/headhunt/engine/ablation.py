@@ -14,7 +14,7 @@ import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import METRICS, Score, compare, evaluate, measure
+from headhunt.evaluation import METRICS, Score, compare, decision_scores, evaluate, measure
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
@@ -44,6 +44,9 @@ NAMES = {
     "batch_size": "batch size",
     "epochs": "epochs",
     "truncation": "truncation",
+    "solver": "solver",
+    "head_init": "first weights",
+    "standardize": "standardised features",
     "swap_pairs": "swapped pairs",
 }
 
@@ -156,10 +159,18 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
 
 def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path: Path) -> EvaluateTrial:
     winner = final.state.trials[trial]
-    request = final.request(
-        EvaluateTrial, winner, seed, rung=final.study.ladder.top, fraction=1.0, predictions=path, worker_timeout=None
+    top = final.study.ladder.top
+    return final.request(
+        EvaluateTrial,
+        winner,
+        seed,
+        spec=variant,
+        rung=top,
+        fraction=1.0,
+        rows=final.study.rows_of(winner, top),
+        predictions=path,
+        worker_timeout=None,
     )
-    return replace(request, spec=variant)
 
 
 def _read_outputs(
@@ -174,5 +185,6 @@ def _read_outputs(
             if path.exists():
                 evaluated, predicted = read_predictions(path)
                 rows = evaluated if name == "" else rows
-                outputs[name][seed] = predicted
+                truth = final.validation_targets[evaluated]
+                outputs[name][seed] = decision_scores(final.task.problem_type, final.metric, predicted, truth)
     return rows, outputs

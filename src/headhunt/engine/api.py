@@ -12,7 +12,7 @@ from typing import Any
 from headhunt.data import Split
 from headhunt.engine.assembly import prepare, versions
 from headhunt.engine.options import check_new_directory, load_task
-from headhunt.evaluation import Evaluation, evaluate
+from headhunt.evaluation import Evaluation, apply_thresholds, evaluate
 from headhunt.modeling.build import check_length
 from headhunt.predictor import Ensemble, Predictor, open_model
 from headhunt.spec import DEFAULT_ENCODER, Spec, plain
@@ -93,7 +93,8 @@ def fit(
 def score(predictor: Predictor | Ensemble, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
     """Score a model on labelled rows."""
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
-    return evaluate(predictor.problem_type, outputs, rows.targets, predictor.labels)
+    decisions = apply_thresholds(outputs, predictor.thresholds)
+    return evaluate(predictor.problem_type, decisions, rows.targets, predictor.labels)
 
 
 def load(

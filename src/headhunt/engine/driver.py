@@ -34,7 +34,7 @@ from headhunt.study.requests import FitAllRows, MeasureThroughput, PredictTestRo
 from headhunt.study.study import Limits, Study
 
 if TYPE_CHECKING:
-    from headhunt.engine.trial_runner import RunnerSettings
+    from headhunt.engine.worker_data import RunnerSettings
 
 THROUGHPUT_ROWS, THROUGHPUT_SECONDS = 128, 2.0  # of the measurement that a plan is based on
 DISK = 8 << 30  # bytes for checkpoints
@@ -241,7 +241,7 @@ class SearchDriver:
         return reason
 
     def _runner_settings(self) -> RunnerSettings:
-        from headhunt.engine.trial_runner import RunnerSettings  # torch takes a while to load
+        from headhunt.engine.worker_data import RunnerSettings  # torch takes a while to load
 
         settings = self.settings
         return RunnerSettings(

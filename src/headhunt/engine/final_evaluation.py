@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headhunt.data import Split
+from headhunt.evaluation import decision_scores, fit_thresholds, measure
 from headhunt.run.directory import RunDirectory, read_predictions
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome, State, Trial
@@ -89,6 +90,16 @@ class FinalEvaluation:
         """Return the rows and outputs of a trial's highest rung, if they are on disk."""
         path = self.directory.predictions(trial.number, trial.best[0]) if trial.best else None
         return read_predictions(path) if path is not None and path.exists() else None
+
+    def score(self, outputs: np.ndarray, targets: np.ndarray) -> float:
+        """Return the score of out-of-fold outputs."""
+        decisions = decision_scores(self.task.problem_type, self.metric, outputs, targets)
+        return measure(self.task.problem_type, self.metric, decisions, targets)
+
+    def thresholds(self, trial: Trial) -> np.ndarray | None:
+        """Return the decision thresholds of a trial's labels; None unless a row may have several."""
+        found = self.predictions(trial) if self.task.problem_type == "multi_label_classification" else None
+        return None if found is None else fit_thresholds(found[1], self.validation_targets[found[0]], self.metric)
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""

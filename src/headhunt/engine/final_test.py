@@ -23,7 +23,15 @@ from headhunt.engine.selection import (
     temperature_of,
 )
 from headhunt.engine.verdict import conclude
-from headhunt.evaluation import Comparison, Mistake, compare, evaluate, find_mistakes, reliability_bins
+from headhunt.evaluation import (
+    Comparison,
+    Mistake,
+    apply_thresholds,
+    compare,
+    evaluate,
+    find_mistakes,
+    reliability_bins,
+)
 from headhunt.run import schema
 from headhunt.run.directory import is_model, read_test_predictions
 from headhunt.run.events import FinalTestRun
@@ -210,6 +218,8 @@ def _predict_test_rows(
 ) -> dict[str, np.ndarray]:
     """Return predictions of the test rows by name (models, rows, outputs); those there was no time for are left out.
 
+    For several labels, they are decision scores: the thresholds are at 0.5.
+
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
     jobs: dict[str, Job] = {}
@@ -222,9 +232,14 @@ def _predict_test_rows(
     if not contest.models_of(contest.winner) and best is not None and final.state.plain:
         # No time for a training run on all rows: the model that is delivered is tested all the same.
         path = final.directory.test_predictions(best.name)
-        jobs[best.name] = (final.request(PredictTestRows, final.state.plain, model=best, predictions=path), path)
+        trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
+        jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
-    predictions = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
+    predictions = {
+        name: apply_thresholds(read_test_predictions(path), final.thresholds(final.state.trials[request.trial]))
+        for name, (request, path) in jobs.items()
+        if path.exists()
+    }
     if predictions:
         final.study.ledger.append(FinalTestRun(sorted(predictions)))
     members = [_folds_name(trial) for trial in choice.members]

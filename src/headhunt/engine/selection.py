@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
-from headhunt.evaluation import compare, fit_temperature, measure, select_ensemble
+from headhunt.evaluation import compare, decision_scores, fit_temperature, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import Trial
 from headhunt.study.requests import EvaluateTrial
@@ -78,7 +78,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
         for number, path in paths.items():
             rows, outputs = read_predictions(path)
             targets = final.validation_targets[rows]
-            scores[number].append(measure(final.task.problem_type, final.metric, outputs, targets))
+            scores[number].append(final.score(outputs, targets))
     return result
 
 
@@ -96,7 +96,8 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
         if trial.is_plain or (other := final.predictions(trial)) is None:
             continue
         targets = final.validation_targets[rows]
-        comparison = compare(final.task.problem_type, final.metric, [outputs], [other[1]], targets)
+        pair = [decision_scores(final.task.problem_type, final.metric, each, targets) for each in (outputs, other[1])]
+        comparison = compare(final.task.problem_type, final.metric, pair[:1], pair[1:], targets)
         if comparison.low <= 0:
             close.append(trial)
     return close
@@ -136,7 +137,7 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
     targets = final.validation_targets[available[0][1][0]]
     problem_type, metric = final.task.problem_type, final.metric
     chosen = select_ensemble(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
-    score = measure(problem_type, metric, np.mean([outputs[i] for i in chosen], axis=0), targets)
+    score = final.score(np.mean([outputs[i] for i in chosen], axis=0), targets)
     return EnsembleChoice([available[i][0] for i in chosen], score)
 
 

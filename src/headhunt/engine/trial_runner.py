@@ -17,27 +17,24 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headhunt.data import Split
-from headhunt.engine.assembly import Assembly, assemble, build_model, token_key, tokenise_for, versions
-from headhunt.engine.folds import Fold, WorkingRows, baseline_loss, fold_name, working_rows
+from headhunt.engine.assembly import Assembly, token_key, tokenise_for, versions
+from headhunt.engine.folds import baseline_loss, fold_name
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
+from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.errors import out_of_memory
-from headhunt.evaluation import decide, measure, standard_error
-from headhunt.modeling.build import load_tokenizer
+from headhunt.evaluation import decide, decision_scores, measure, standard_error
 from headhunt.predictor import Predictor
-from headhunt.run.directory import RunDirectory, write_arrays
+from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
-from headhunt.run.task import open_task, tested_rows
 from headhunt.spec import Spec
-from headhunt.storage import atomic_directory, cache_dir, link_or_copy
+from headhunt.storage import atomic_directory, link_or_copy
 from headhunt.study.requests import (
     EvaluateTrial,
     FitAllRows,
@@ -49,12 +46,10 @@ from headhunt.study.requests import (
     SaveAllFolds,
     SaveFirstFold,
 )
-from headhunt.training.activations import ActivationCache, FrozenEncoder, StoppedError
+from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
-from headhunt.training.device import pick_device
 from headhunt.training.features import Features
 from headhunt.training.solve import Solving
-from headhunt.training.tokens import Tokens
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
@@ -63,51 +58,16 @@ REPORTS = 9  # losses recorded per training run
 Stop = Callable[[], bool]
 
 
-@dataclass(frozen=True)
-class RunnerSettings:
-    """The settings of a `TrialRunner`; plain data, so that they reach other machines."""
-
-    directory: str
-    """The run directory."""
-    metric: str
-    seed: int = 0
-    """Decides the folds; the same for all candidates."""
-    device: str | None = None
-    precision: str = "auto"
-    trust_remote_code: bool = False
-    cache_activations: bool = True
-    cache_bytes: int | None = None
-    """Bytes for cached activations on this machine."""
-    threads: int | None = None
-    """Threads of this process; by default torch decides."""
-    memory: int | None = None
-    """Bytes this process may allocate beyond what it has now, where the system can enforce that."""
-    max_latency: float | None = None
-    """Milliseconds for one text in the median; slower candidates are not trained."""
-    max_size: float | None = None
-    """Megabytes of weights a candidate may have."""
-
-
-class TrialRunner:
-    """Runs requests; keeps tokens and activations from one candidate to the next.
+class TrialRunner(WorkerData):
+    """Runs requests about candidates.
 
     Args:
         settings: See `RunnerSettings`.
     """
 
     def __init__(self, settings: RunnerSettings) -> None:
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        self.settings, self.directory = settings, RunDirectory(Path(settings.directory))
-        self.device = pick_device(settings.device)
-        self.task = open_task(self.directory.task)
-        self._splits = [self.task.splits[name] for name in ("train", "validation") if name in self.task.splits]
+        super().__init__(settings)
         self._cost_check = CostCheck(settings.max_latency, settings.max_size)
-        self._tokens: dict[Any, Tokens] = {}
-        self._caches: dict[Any, ActivationCache] = {}
-        self._encoders: dict[str, FrozenEncoder] = {}
-        self._tokenizers: dict[str, Any] = {}
-        self._features: dict[Any, Features] = {}
         self._jobs: dict[type[Request], Callable[[Any, Stop], Outcome]] = {
             EvaluateTrial: self._evaluate,
             FitAllRows: self._fit_all_rows,
@@ -120,26 +80,6 @@ class TrialRunner:
         }
         if settings.memory:
             limit_memory(settings.memory)
-
-    @cached_property
-    def rows(self) -> WorkingRows:
-        """The rows that candidates are trained and evaluated on. The plan must have been made."""
-        return working_rows(self.task, self.directory.read_plan(), self.settings.seed)
-
-    @property
-    def folds(self) -> list[Fold]:
-        """Rows to train on and rows to evaluate on, for each training run of a candidate."""
-        return self.rows.folds
-
-    @cached_property
-    def targets(self) -> np.ndarray:
-        """Targets of the working rows."""
-        return np.concatenate([split.targets for split in self._splits])[self.rows.positions]
-
-    @cached_property
-    def groups(self) -> np.ndarray:
-        """Groups of near-duplicates of the working rows."""
-        return np.concatenate([split.groups for split in self._splits])[self.rows.positions]
 
     def run(self, request: Request, stop: Stop = lambda: False) -> Outcome:
         """Run a request.
@@ -189,17 +129,17 @@ class TrialRunner:
         evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
         if training_runs >= 1 and not spec.head.plain:  # the plain head's score counts, however low it is
             self._refuse_collapse(predictions, evaluated, losses)
-        score = measure(self.task.problem_type, self.settings.metric, predictions, self.targets[evaluated])
+        truth, metric = self.targets[evaluated], self.settings.metric
+        decisions = decision_scores(self.task.problem_type, metric, predictions, truth)
+        score = measure(self.task.problem_type, metric, decisions, truth)
         if not math.isfinite(score):
-            raise _CollapsedError(f"its {self.settings.metric} is not a number")
+            raise _CollapsedError(f"its {metric} is not a number")
         if request.predictions is not None:
             positions = self.rows.positions[evaluated]
             write_arrays(request.predictions, rows=positions, outputs=predictions.astype(np.float32))
         extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
         extra |= {"first_layer": first_layer, "rows": len(evaluated), **cost}
-        extra["std_error"] = standard_error(
-            self.task.problem_type, self.settings.metric, predictions, self.targets[evaluated]
-        )
+        extra["std_error"] = standard_error(self.task.problem_type, metric, decisions, truth)
         return Outcome("ok", score=score, examples=examples, extra=extra)
 
     def _train_fold(self, request: EvaluateTrial, spec: Spec, number: int, until: float, stop: Stop) -> _FoldResult:
@@ -247,9 +187,9 @@ class TrialRunner:
 
     def _measure_throughput(self, request: MeasureThroughput, stop: Stop) -> Outcome:
         """Pass a sample of rows through a candidate's frozen encoder."""
-        rows = np.random.default_rng(self.settings.seed).permutation(len(self._splits[0]))[: request.rows or 128]
-        sample = self._splits[0].take(np.sort(rows))
-        model, tokenizer, spec = self._build(request.spec, request.seed)
+        rows = np.random.default_rng(self.settings.seed).permutation(len(self.splits[0]))[: request.rows or 128]
+        sample = self.splits[0].take(np.sort(rows))
+        model, tokenizer, spec = self.build(request.spec, request.seed)
         features = Features(
             model.to(self.device),
             tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
@@ -290,18 +230,14 @@ class TrialRunner:
         if not always and not self._cost_check.limited:
             return {}
         key = (*token_key(spec), repr(spec.head))
-        return self._cost_check(key, lambda: self._untrained(spec), *self._sample_texts())
+        return self._cost_check(key, lambda: self._untrained(spec), *self.sample_texts())
 
     def _untrained(self, spec: Spec, seed: int = 0) -> Predictor:
         return self.open(spec, np.arange(2), Request(trial=0, spec=spec, seed=seed)).predictor
 
     def _measure_cost(self, request: MeasureCost, stop: Stop) -> Outcome:
-        cost = measure_cost(self._untrained(request.spec, request.seed), *self._sample_texts(), repeats=30)
+        cost = measure_cost(self._untrained(request.spec, request.seed), *self.sample_texts(), repeats=30)
         return Outcome("ok", extra={"cost": asdict(cost)})
-
-    def _sample_texts(self) -> tuple[list[str], list[str] | None]:
-        split = self._splits[0]
-        return split.texts(0, 256), split.texts_b(0, 256)
 
     def _fit_all_rows(self, request: FitAllRows, stop: Stop) -> Outcome:
         """Train on all rows and save the model."""
@@ -347,7 +283,7 @@ class TrialRunner:
             precision=self.settings.precision,
             trust_remote_code=self.settings.trust_remote_code,
         )
-        self._write_test_predictions(request.predictions, [predictor.outputs(*self._test_texts())])
+        self._write_test_predictions(request.predictions, [predictor.outputs(*self.test_texts())])
         return Outcome("ok")
 
     def _predict_test_rows_by_fold(self, request: PredictTestRowsByFold, stop: Stop) -> Outcome:
@@ -356,25 +292,19 @@ class TrialRunner:
             ready = self.open(request.spec, self._train_rows(request, number), request)
             ready.training.restore(request.checkpoint / fold_name(number))
             ready.training.finish()
-            outputs.append(ready.predictor.outputs(*self._test_texts()))
+            outputs.append(ready.predictor.outputs(*self.test_texts()))
             if stop():
                 raise _StoppedError
         self._write_test_predictions(request.predictions, outputs)
         return Outcome("ok")
-
-    def _test_texts(self) -> tuple[list[str], list[str] | None]:
-        """Return the test texts, or the sample of the plan. No other method of this class reads the test rows."""
-        test = open_task(self.directory.task, ("test",)).splits["test"]
-        plan = self.directory.read_plan()
-        rows = tested_rows(len(test), plan.test_rows if plan else None)
-        test = test if rows is None else test.take(rows)
-        return test.texts(), test.texts_b()
 
     def _write_test_predictions(self, path: Path, outputs: list[np.ndarray]) -> None:
         write_arrays(path, outputs=np.stack(outputs).astype(np.float32))
 
     def _save(self, ready: Assembly, request: Request, out: Path, trained_on: str) -> None:
         ready.training.finish()
+        if self.task.problem_type == "multi_label_classification":
+            ready.predictor.thresholds = self.thresholds_of(request.trial)
         ready.predictor.facts |= {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "task": {"name": self.task.name, "trained_on": trained_on},
@@ -384,87 +314,6 @@ class TrialRunner:
         }
         with atomic_directory(out) as partial:
             ready.predictor.save(partial, card=False)
-
-    def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
-        """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
-        model, tokenizer, spec = self._build(spec, request.seed)
-        tokens = self._tokens_for(spec, tokenizer)
-        shared: dict[str, Any] = {}
-        if spec.recipe.solver == "ridge":
-            shared = {"features": self._features_for(spec, model, tokens), "rows": rows, "groups": self.groups[rows]}
-        training, predictor = assemble(
-            self.task,
-            spec,
-            model,
-            tokenizer,
-            tokens.take(rows),
-            self.targets[rows],
-            seed=request.seed,
-            device=self.device,
-            precision=self.settings.precision,
-            gradient_accumulation_steps=request.gradient_accumulation_steps,
-            **shared,
-        )
-        return Assembly(training, predictor, tokens)
-
-    def _build(self, spec: Spec, seed: int) -> tuple[Any, Any, Spec]:
-        """Return the untrained model of a candidate, its tokenizer, and the candidate as it is trained."""
-        trust = self.settings.trust_remote_code
-        if spec.encoder not in self._tokenizers:
-            self._tokenizers[spec.encoder] = load_tokenizer(spec.encoder, trust)
-        tokenizer = self._tokenizers[spec.encoder]
-        model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
-        return model, tokenizer, spec
-
-    def _features_for(self, spec: Spec, model: Any, tokens: Tokens) -> Features:
-        """Return the features of a head that is solved; candidates with equal heads share them."""
-        key = (*token_key(spec), repr(spec.head))
-        if key not in self._features:
-            self._features.clear()  # features of one encoder may take a gigabyte
-            self._features[key] = Features(model.to(self.device), tokens, self.settings.precision)
-        return self._features[key]
-
-    def _working_splits(self) -> list[Split]:
-        """Return the working rows of each split, in the order of `rows.positions`."""
-        positions, parts, start = self.rows.positions, [], 0
-        for split in self._splits:
-            inside = positions[(positions >= start) & (positions < start + len(split))] - start
-            parts.append(split if len(inside) == len(split) else split.take(inside))
-            start += len(split)
-        return parts
-
-    def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens:
-        key = token_key(spec)
-        if key not in self._tokens:
-            parts = self._working_splits()
-            texts = [text for split in parts for text in split.texts()]
-            second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
-            self._tokens[key] = tokenise_for(spec, tokenizer, texts, second)
-        return self._tokens[key]
-
-    def activation_caches(self, spec: Spec, tokens: Tokens) -> list[ActivationCache]:
-        """Return the caches of this candidate's activations; none if it trains the embeddings."""
-        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.solver == "ridge":
-            return []
-        if spec.encoder not in self._encoders:
-            self._encoders[spec.encoder] = FrozenEncoder(
-                spec.encoder,
-                device=self.device,
-                precision=self.settings.precision,
-                trust_remote_code=self.settings.trust_remote_code,
-            )
-        layouts: dict[str, Callable[[], Tokens]] = {"joint": lambda: tokens}
-        if spec.head.siamese:
-            layouts = {"apart": tokens.split_pairs}
-        elif self.task.pair and spec.recipe.swap_pairs:
-            layouts["swapped"] = tokens.swapped
-        for layout, make in layouts.items():
-            key = (*token_key(spec), layout)
-            if key not in self._caches:
-                self._caches[key] = ActivationCache(
-                    self._encoders[spec.encoder], make(), cache_dir("activations"), self.settings.cache_bytes
-                )
-        return [self._caches[*token_key(spec), layout] for layout in layouts]
 
 
 class FromCachedActivations:
@@ -507,16 +356,3 @@ def _link_files(source: Path, target: Path) -> None:
     for file in source.iterdir():
         if not (target / file.name).exists():
             link_or_copy(file, target / file.name)
-
-
-def limit_memory(extra: int) -> None:
-    """Let this process allocate so many bytes more: a candidate that needs more then fails alone."""
-    try:
-        import resource
-
-        status = Path("/proc/self/status").read_text()
-        used = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (used + extra, hard))
-    except (ImportError, OSError, StopIteration, ValueError):
-        pass  # other systems: left to the executor, which notices that the worker died

@@ -24,7 +24,13 @@ from headhunt.evaluation.metrics import (
     metric_names,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
-from headhunt.evaluation.thresholds import apply_thresholds, check_thresholds, cross_fit_thresholds, fit_thresholds
+from headhunt.evaluation.thresholds import (
+    apply_thresholds,
+    check_thresholds,
+    cross_fit_thresholds,
+    decision_scores,
+    fit_thresholds,
+)
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -43,6 +49,7 @@ __all__ = [
     "compare",
     "cross_fit_thresholds",
     "decide",
+    "decision_scores",
     "evaluate",
     "expected_calibration_error",
     "find_mistakes",

@@ -236,3 +236,17 @@ def _kernel() -> np.ndarray:
 
 
 _KERNEL = _kernel()
+
+
+def decision_scores(problem_type: str, metric: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return out-of-fold outputs as they are scored: for several labels, with cross-fitted thresholds.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric.
+        outputs: Out-of-fold outputs of a model.
+        targets: True values.
+    """
+    if problem_type != "multi_label_classification":
+        return outputs
+    return cross_fit_thresholds(outputs, targets, metric)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from headhunt.data import Task
-from headhunt.evaluation import evaluate, find_mistakes, reliability_bins
+from headhunt.evaluation import DEFAULT_METRIC, decision_scores, evaluate, find_mistakes, reliability_bins
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import PLAIN, WINNER, TestResult
 from headhunt.run.schema import RunError
@@ -37,7 +37,9 @@ def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path]) -> T
     targets = targets[rows]
     # Only predictions of the same rows can be compared.
     outputs = {role: outputs for role, (other_rows, outputs) in known.items() if np.array_equal(other_rows, rows)}
-    evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in outputs.items()}
+    metric = DEFAULT_METRIC[task.problem_type]
+    decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
+    evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in decisions.items()}
     scores = {role: evaluation.scores for role, evaluation in evaluations.items()}
     if task.problem_type != "single_label_classification":
         return TestResult(len(rows), scores)

@@ -133,6 +133,10 @@ class RunDirectory:
         """Return the file for a trial's predictions of validation rows."""
         return self.path / "predictions" / f"{trial:06d}-{rung}.npz"
 
+    def latest_predictions(self, trial: int) -> Path | None:
+        """Return the predictions of a trial's highest rung, if there are any."""
+        return max(self.predictions(trial, 0).parent.glob(f"{trial:06d}-*.npz"), default=None)
+
     def seed_predictions(self, trial: int, seed: int) -> Path:
         """Return the file for a finalist's predictions with another seed."""
         return self.path / "seeds" / f"{trial:06d}-{seed}.npz"
