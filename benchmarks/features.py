@@ -24,7 +24,8 @@ from measure import encoder_folder, finish, interleaved, options
 from throughput import RECIPE, trainer_epoch
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import FromCachedActivations, RunnerSettings, TrialRunner
+from headhunt.engine.trial_runner import FromCachedActivations, TrialRunner
+from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.task import save_task
 from headhunt.spec import Spec

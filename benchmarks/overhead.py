@@ -21,7 +21,8 @@ import torch
 from measure import encoder_folder, finish, options
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
+from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter

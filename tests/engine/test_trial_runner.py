@@ -12,7 +12,8 @@ from conftest import sentences
 
 from headhunt.data import Task
 from headhunt.engine.folds import make_folds
-from headhunt.engine.trial_runner import RunnerSettings, TrialRunner
+from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
 from headhunt.run.events import STOPPED

@@ -11,7 +11,8 @@ import torch
 from conftest import FAMILIES, sentences
 
 from headhunt.data import Task
-from headhunt.engine.trial_runner import FromCachedActivations, RunnerSettings, TrialRunner
+from headhunt.engine.trial_runner import FromCachedActivations, TrialRunner
+from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
 from headhunt.modeling.build import load_tokenizer
 from headhunt.run.task import save_task

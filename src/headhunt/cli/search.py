@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time as clock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,6 +61,7 @@ def search(
 
     Press Ctrl-C once to end the search and keep the best model so far, twice to stop at once.
     """
+    started = clock()
     from headhunt.data import Task
     from headhunt.engine import search as engine
     from headhunt.evaluation import DEFAULT_METRIC, check_metric
@@ -72,7 +74,7 @@ def search(
     columns |= {"group": group, "order": order}
     task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
     print_notes(task)
-    limits: dict[str, Any] = {"time": time, "trials": trials, "target": target}
+    limits: dict[str, Any] = {"time": time, "started": started, "trials": trials, "target": target}
     limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder

@@ -92,7 +92,7 @@ class SearchDriver:
         self._ended_before: str | None = None  # why the search had ended when this session began
         self._seen = 0  # final results that were handled
         self._best: tuple[tuple[float, int], Trial, int] | None = None  # rank, trial and rung
-        self._requested: int | None = None  # the trial whose model was last requested
+        self._requested: str | None = None  # the model that was last requested
         self._linked: list[str] = []  # models that `best` has pointed to
         self._tested: set[str] = set()  # models whose predictions of the test rows were requested
         self._local: InlineExecutor | None = None  # runs requests in this process
@@ -330,7 +330,7 @@ class SearchDriver:
 
     def _request_best_model(self, study: Study) -> list[Request]:
         """Point to the best model on disk, and request the model of a better trial."""
-        state, best = study.state, self._best[1] if self._best else None
+        state = study.state
         if state.model is not None and state.model.folder not in self._linked[-1:]:
             self.directory.link_best(state.model.folder)
             self._linked.append(state.model.folder)
@@ -338,20 +338,26 @@ class SearchDriver:
             for old in set(self._linked[:-2]) - set(self._linked[-2:]):
                 shutil.rmtree(self.directory.models / old, ignore_errors=True)
             del self._linked[:-2]
-            if best is not None and state.model.trial != best.number:
+            if self._best is not None and state.model.folder != self._folder_of_best():
                 self._requested = None  # a save that was requested earlier ended later: the best one is saved again
-        if best is None or best.number == self._requested or (state.model and state.model.trial == best.number):
+        if self._best is None or (folder := self._folder_of_best()) == self._requested:
             return []
-        final, out = self.final_evaluation(study), self.directory.trial_model(best.number)
+        if state.model is not None and state.model.folder == folder:
+            return []
+        best, rung = self._best[1:]
+        final, out = self.final_evaluation(study), self.directory.models / folder
         if best.is_solved:  # takes seconds, so that all rows can be used
-            self._requested = best.number
-            return [final.request(FitAllRows, best, rows=final.rows_of_fit(best), out=out)]
+            self._requested = folder
+            return [final.request(FitAllRows, best, rows=study.rows_of(best, rung), out=out)]
         checkpoint = study.checkpoints.latest(best.number)
-        if checkpoint is None:
+        if checkpoint is None or checkpoint != self.directory.checkpoint(best.number, rung):
             return []
-        self._requested = best.number
-        rung = int(checkpoint.name.rsplit("-", 1)[-1])
+        self._requested = folder
         return [final.request(SaveFirstFold, best, rows=study.rows_of(best, rung), checkpoint=checkpoint, out=out)]
+
+    def _folder_of_best(self) -> str:
+        assert self._best is not None
+        return self.directory.trial_model(self._best[1].number, self._best[2]).name
 
     def _request_test_predictions(self, study: Study) -> list[Request]:
         """Request the predictions of the test rows by the best model on disk, so that the search always ends tested.

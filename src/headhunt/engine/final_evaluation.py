@@ -23,8 +23,8 @@ from headhunt.study.requests import Request
 from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, Study
 
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
-LAST_TRAINING = 0.4  # fraction of the time of a search on large data, for the last training runs
-ROWS_RESERVE = 0.55  # largest reserve there
+LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
+ROWS_RESERVE = 0.65  # largest reserve there
 JobT = TypeVar("JobT", bound=Request)
 
 
@@ -85,6 +85,10 @@ class FinalEvaluation:
         """Return the trials with a score at the top rung, best first."""
         top = self.study.ladder.top
         return [trial for trial in self.state.leaderboard() if trial.best and trial.best[0] == top]
+
+    def tuned(self) -> list[Trial]:
+        """Return the trials that train the encoder, without the plain head, best first."""
+        return [trial for trial in self.state.leaderboard() if not trial.is_plain and trial.spec.recipe.freeze != "all"]
 
     def predictions(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the rows and outputs of a trial's highest rung, if they are on disk."""
@@ -156,7 +160,7 @@ class FinalEvaluation:
 
     def rows_of_fit(self, trial: Trial) -> int | None:
         """Return the number of rows that a solved head learns from in the end; None for all of them."""
-        return self.plan.first_rows if self.by_rows and self.plan else None
+        return self.study.rows_of(trial, trial.best[0]) if trial.best else None
 
     def last_training(self, trials: Sequence[Trial], seconds: float) -> dict[int, tuple[int | None, Spec]]:
         """Return the rows and the spec of each trial's last training run, which must end within so many seconds.
@@ -184,12 +188,15 @@ class FinalEvaluation:
     def examples_per_second(self, trial: Trial) -> float:
         """Return the training rate of a trial, from its highest rung."""
         result = trial.results[trial.best[0]] if trial.best else None
-        if result is None or not result.examples or not result.seconds:
+        seconds = result.extra.get("training_seconds") if result else None
+        if result is None or not result.examples or not seconds:
             return self.plan.examples_per_second if self.plan and self.plan.examples_per_second else 1.0
-        return result.examples / result.seconds
+        return float(result.examples / seconds)
 
     def prediction_seconds(self, trial: Trial) -> float:
         """Estimate the seconds a model of this candidate takes for the test rows: a third of training on as many."""
+        if self.by_rows and self.plan:
+            return 2.0 + self.plan.test_rows / max(1e-9, self.plan.rows_per_second)
         epochs = max(1.0, trial.spec.recipe.epochs)
         fraction = self.task.rows.get("test", 0) / max(1, self.task.rows["train"])
         return self.training_seconds(trial) / epochs / 3 * fraction
@@ -201,10 +208,11 @@ class FinalEvaluation:
         """
         trials = [trial for trial in (best, self.state.plain) if trial is not None]
         training = [self.training_seconds(trial) for trial in trials]
-        if self.by_rows and self.plan and self.plan.seconds and best is not None and not best.is_solved:
+        if self.plan and self.plan.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)
         predicting = max((self.prediction_seconds(trial) for trial in trials), default=0.0)
         models = 2 + 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2  # an ensemble seldom has the most members
+        models = 2 if self.by_rows else models
         shared = (sum(training) + predicting * models) / self.workers
         return max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared) + 5.0
 

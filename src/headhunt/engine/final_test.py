@@ -33,7 +33,7 @@ from headhunt.evaluation import (
     reliability_bins,
 )
 from headhunt.run import schema
-from headhunt.run.directory import is_model, read_test_predictions
+from headhunt.run.directory import is_model, read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
@@ -60,6 +60,7 @@ from headhunt.study.requests import (
     SaveAllFolds,
 )
 
+LAST = "-all"  # suffix of the first model that was trained on all rows
 RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
 DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 
@@ -97,13 +98,18 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     plain = final.state.plain if final.state.plain and final.state.plain.best else None
     final.show_stage("comparing the finalists")
     scores = evaluate_finalists(final, plain)
-    winner = choose_winner(final, scores)
+    grows = final.plan is not None and final.plan.grows
+    winner = next(iter(final.tuned()), None) if grows else None
+    winner = winner or choose_winner(final, scores)
     choice = choose_ensemble(final)
     final.show_stage("training the winner and the plain head on all rows")
     pair = [trial for trial in (winner, plain) if trial is not None]
     tested = "test" in final.task.rows
-    by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested else {}
+    by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested and not final.by_rows else {}
     contest = Contest(winner, plain, _fit_all_rows(final, pair, training_runs, list(by_fold.values())))
+    if grows:
+        contest, scores = _score_last_training(final, contest)
+        winner = contest.winner
     final.show_stage("predicting the test rows")
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
     comparison = _compare(final, contest, predictions)
@@ -185,12 +191,35 @@ def _fit_all_rows(
                 rows=rows,
                 out=final.directory.final_model(trial.number, seed),
                 keep_unfinished=final.by_rows,
+                validation_predictions=(
+                    final.directory.last_predictions(trial.number, seed) if final.plan and final.plan.grows else None
+                ),
             )
             for trial in untrained
             for rows, spec in [plans[trial.number]]
         ]
         final.run([*requests, *(missing(beside) if not seed else ())], until)
     return {trial.number: final.directory.final_models(trial.number) for trial in trials}
+
+
+def _score_last_training(final: FinalEvaluation, contest: Contest) -> tuple[Contest, FinalistScores]:
+    """Score the models of the last training runs on validation rows; a solved head with a better score wins."""
+    scores: dict[int, list[float]] = {}
+    for trial in contest.trials:
+        path = final.directory.last_predictions(trial.number, 0)
+        if contest.models_of(trial) and path.exists():
+            rows, outputs = read_predictions(path)
+            scores[trial.number] = [final.score(outputs, final.validation_targets[rows])]
+    models, winner = dict(contest.models), contest.winner
+    saved = final.state.model
+    solved = final.state.trials[saved.trial] if saved is not None else None
+    if solved is not None and solved.is_solved and solved.best:
+        scores[solved.number] = [solved.best[1]]
+        if winner is None or scores[solved.number] > scores.get(winner.number, [-math.inf]):
+            winner = solved
+            folder = best_model(final)
+            models[solved.number] = [folder] if folder is not None else []
+    return Contest(winner, contest.plain, models), FinalistScores(scores)
 
 
 def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job]:
@@ -258,7 +287,9 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
     outputs: list[dict[str, np.ndarray]] = []
     for trial in (contest.winner, contest.plain):
         prefix = len(f"{trial.number:06d}")
-        runs = {p.name[prefix:]: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions}
+        runs = {
+            p.name[prefix:] or LAST: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions
+        }
         if not runs:
             return None
         folds = predictions.get(_folds_name(trial), ())

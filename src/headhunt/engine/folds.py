@@ -47,7 +47,7 @@ def working_rows(task: Task, plan: Plan | None, seed: int = 0) -> WorkingRows:
         return everything
     train, evaluated = everything.folds[0]
     evaluated = np.sort(everything.sample(evaluated, plan.validation_rows))
-    train = everything.sample(train, max(plan.compared_rows, plan.final_rows))
+    train = everything.sample(train, max(plan.compared_rows, plan.final_rows, plan.first_rows, plan.solved_rows))
     positions = np.sort(np.concatenate([train, evaluated]))
     fold = np.searchsorted(positions, np.sort(train)), np.searchsorted(positions, evaluated)
     return WorkingRows(positions, [fold], rank[positions])

@@ -7,16 +7,19 @@ from typing import Any
 from headhunt.run.plan import Plan
 from headhunt.run.task import TaskInfo
 
-TRAINING_FACTOR = 3.5  # cost of a training example, relative to a pass through the frozen encoder
+TRAINING_FACTOR = 3.0  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
 LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
-FINAL_FRACTION = 0.45  # of the time after the first model, for the last training runs
+FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
 MARGIN = 8.0  # seconds that loading, saving and testing take at the end
-FIRST_SECONDS = 10.0  # for the pass of the first model through the encoder
-SOLVED_ROWS = 8000  # rows that a head is solved on at most
+FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
+SOLVED_FRACTION = 0.3  # of the time, for the pass of a solved head that sees more rows
+SOLVED_ROWS = 5000  # rows that a head is solved on at most: the time grows with their third power
+FIRST_ROWS = 1000  # without a time limit
 VALIDATION_ROWS = 2000
+ROWS_MARGIN = 1.5  # rows that are kept ready for the last training, should it be faster than expected
 LEAST_ROWS = 500  # candidates are not compared on fewer, unless there are fewer
 TEST_ROWS = 2000
 COMPARING_FRACTION = 0.25  # of the time, for comparing encoders
@@ -45,9 +48,10 @@ def make_plan(
     if seconds is None:
         held_out = rows if task.folds > 1 else validation or _held_out(rows)
         common |= {"compared_rows": rows, "final_rows": rows, "validation_rows": held_out}
-        return Plan(first_rows=min(rows, SOLVED_ROWS), epochs=epochs, **common)
+        solved = min(rows, SOLVED_ROWS)
+        return Plan(first_rows=min(solved, FIRST_ROWS), solved_rows=solved, epochs=epochs, **common)
     common["test_rows"] = test = min(test, max(LEAST_ROWS, round(0.05 * seconds * throughput)))
-    first = max(200, round(FIRST_SECONDS * throughput))
+    first = max(200, round(min(FIRST_SECONDS, FIRST_FRACTION * seconds) * throughput))
     after = max(5.0, left - 2 * test / throughput - MARGIN - min(first, rows) / throughput)
     if task.folds > 1:
         # A candidate is trained once per fold on the other folds, and once more on all rows.
@@ -58,6 +62,7 @@ def make_plan(
             validation_rows=rows,
             final_rows=rows,
             first_rows=rows,
+            solved_rows=rows,
             epochs=round(max(LEAST_EPOCHS, min(epochs, fitting)), 2),
             fine_tuning=fitting >= LEAST_EPOCHS,
             plain_recipes=_plain_recipes(per_epoch * min(epochs, max(fitting, LEAST_EPOCHS)), seconds, workers),
@@ -73,8 +78,9 @@ def make_plan(
     return Plan(
         compared_rows=rows if compared == trained else compared,
         validation_rows=held_out,
-        final_rows=min(rows, max(compared, round(final_examples))),
-        first_rows=min(compared, first, SOLVED_ROWS),
+        final_rows=min(rows, max(compared, round(ROWS_MARGIN * final_examples))),
+        first_rows=min(trained, first, SOLVED_ROWS),
+        solved_rows=min(trained, SOLVED_ROWS, max(first, round(SOLVED_FRACTION * after * throughput))),
         epochs=round(max(1.0, min(epochs, examples / compared)), 2),
         plain_recipes=_plain_recipes(examples / rate, seconds, workers),
         **common,

@@ -149,6 +149,7 @@ def search(
     calibrate: bool = False,
     max_length: int | None = None,
     deliver: str = "best",
+    started: float | None = None,
     view: View | Literal[False] | None = None,
     **options: Any,
 ) -> Search:
@@ -178,6 +179,7 @@ def search(
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
         deliver: "best" delivers the model with the best score on validation rows; "plain-unless-proven" the plain head,
             unless the test rows prove that the winner is better.
+        started: Seconds since 1970 from which the time counts; by default the call.
         view: Shows progress; by default a live view in a notebook. False shows nothing.
         options: Passed to `Task.load`: text, text_b, label, problem_type, test, limit …
 
@@ -186,7 +188,7 @@ def search(
     """
     seconds = parse_duration(time)
     Limits(seconds, trials, target)  # refuses invalid limits before any work is done
-    budget = TimeBudget(seconds)
+    budget = TimeBudget(seconds, started=started)
     check_choices(strategy, precision, workers)
     task = load_task(data, seed, options)
     metric = metric or DEFAULT_METRIC[task.problem_type]

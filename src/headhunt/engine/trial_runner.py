@@ -118,12 +118,13 @@ class TrialRunner(WorkerData):
         training_runs = request.fraction * len(self.folds) if request.rows is None else 1.0
         outputs: list[np.ndarray] = []
         rows: list[np.ndarray] = []
-        examples, losses, first_layer = 0, [], None
+        examples, seconds, losses, first_layer = 0, 0.0, [], None
         for number in range(math.ceil(training_runs - 1e-9)):
             fold = self._train_fold(request, spec, number, min(1.0, training_runs - number), stop)
             outputs.append(fold.outputs)
             rows.append(self.folds[number][1])
             examples += fold.examples
+            seconds += fold.seconds
             losses += fold.losses
             first_layer = fold.first_layer
         evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
@@ -139,6 +140,7 @@ class TrialRunner(WorkerData):
             write_arrays(request.predictions, rows=positions, outputs=predictions.astype(np.float32))
         extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
         extra |= {"first_layer": first_layer, "rows": len(evaluated), **cost}
+        extra["training_seconds"] = round(seconds, 3)
         extra["std_error"] = standard_error(self.task.problem_type, metric, decisions, truth)
         return Outcome("ok", score=score, examples=examples, extra=extra)
 
@@ -150,7 +152,7 @@ class TrialRunner(WorkerData):
         if earlier is not None and until == 1 and (earlier / "outputs.npy").exists():
             if place is not None and place != earlier:
                 _link_files(earlier, place)
-            return _FoldResult(np.load(earlier / "outputs.npy", allow_pickle=False), 0, [], None)
+            return _FoldResult(np.load(earlier / "outputs.npy", allow_pickle=False), 0, 0.0, [], None)
         ready = self.open(spec, train, request)
         if earlier is not None and (earlier / "training.safetensors").exists():
             try:
@@ -158,7 +160,7 @@ class TrialRunner(WorkerData):
             except Exception:  # damaged or outdated: train from the start; the seed gives the same result
                 ready = self.open(spec, train, request)
         training = ready.training
-        before, losses = training.examples, []
+        before, seconds, losses = training.examples, training.seconds, []
         with FromCachedActivations(self, ready, spec, stop) as cached:
             for report in training.reports(REPORTS, until=until, stop=stop):
                 if not math.isfinite(report.loss):
@@ -179,7 +181,8 @@ class TrialRunner(WorkerData):
             training.save(place)
             if until == 1:
                 np.save(place / "outputs.npy", outputs)
-        return _FoldResult(outputs, training.examples - before, losses, cached.layer)
+        seconds = training.seconds - seconds
+        return _FoldResult(outputs, training.examples - before, seconds, losses, cached.layer)
 
     def _train_rows(self, request: Request, fold: int) -> np.ndarray:
         """Return the training rows of a fold, or the sample of them that a request asks for."""
@@ -244,7 +247,9 @@ class TrialRunner(WorkerData):
         spec = request.spec
         if request.keep_unfinished:  # the first model; trials were checked when they were evaluated
             self._check_cost(spec, always=False)
-        ready = self.open(spec, self.rows.sample(np.arange(len(self.targets)), request.rows), request)
+        validated = request.validation_predictions
+        rows = np.arange(len(self.targets)) if validated is None else self.folds[0][0]
+        ready = self.open(spec, self.rows.sample(rows, request.rows), request)
         training = ready.training
         # A model that sees every row once at most would wait for all of them to be cached, and gain nothing.
         once = request.keep_unfinished and spec.recipe.epochs <= 1
@@ -256,8 +261,13 @@ class TrialRunner(WorkerData):
             request.keep_unfinished and training.step >= LEAST_FINISHED * training.steps
         ):
             raise _StoppedError
-        rows = request.rows
-        self._save(ready, request, request.out, "all training rows" if rows is None else f"{rows:,} training rows")
+        if validated is not None:
+            training.model.eval()
+            evaluated = self.folds[0][1]
+            outputs = training.objective.rescale(ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated)))
+            write_arrays(validated, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
+        count = request.rows
+        self._save(ready, request, request.out, "all training rows" if count is None else f"{count:,} training rows")
         return Outcome("ok", examples=training.examples)
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
@@ -338,6 +348,8 @@ class FromCachedActivations:
 class _FoldResult:
     outputs: np.ndarray
     examples: int
+    seconds: float
+    """Time of the training steps alone."""
     losses: list[float]
     first_layer: int | None
     """The first layer that was computed; those below came from the cache."""

@@ -182,6 +182,11 @@ class WorkerData:
                 precision=self.settings.precision,
                 trust_remote_code=self.settings.trust_remote_code,
             )
+        plan = self.directory.read_plan()
+        if plan is not None and plan.by_rows:
+            # The rows of the last training are read once; the others are read by every candidate.
+            train, evaluated = self.folds[0]
+            tokens = tokens.take(np.concatenate([self.rows.sample(train, plan.compared_rows), evaluated]))
         layouts: dict[str, Callable[[], Tokens]] = {"joint": lambda: tokens}
         if spec.head.siamese:
             layouts = {"apart": tokens.split_pairs}

@@ -137,6 +137,10 @@ class RunDirectory:
         """Return the predictions of a trial's highest rung, if there are any."""
         return max(self.predictions(trial, 0).parent.glob(f"{trial:06d}-*.npz"), default=None)
 
+    def last_predictions(self, trial: int, seed: int) -> Path:
+        """Return the file for the validation predictions of a trial's last training run."""
+        return self.path / "predictions" / f"last-{trial:06d}-{seed}.npz"
+
     def seed_predictions(self, trial: int, seed: int) -> Path:
         """Return the file for a finalist's predictions with another seed."""
         return self.path / "seeds" / f"{trial:06d}-{seed}.npz"
@@ -149,13 +153,9 @@ class RunDirectory:
         """Return the file for a variant's predictions of validation rows."""
         return self.path / "ablation" / f"{spec_hash}-{seed}.npz"
 
-    def first_model(self) -> Path:
-        """Return the directory of the model that is saved before any trial has ended."""
-        return self.models / "first"
-
-    def trial_model(self, trial: int) -> Path:
-        """Return the directory of the model of a trial's first fold."""
-        return self.models / f"{trial:06d}"
+    def trial_model(self, trial: int, rung: int) -> Path:
+        """Return the directory of a trial's model as it was after a rung."""
+        return self.models / f"{trial:06d}-{rung}"
 
     def final_model(self, trial: int, seed: int) -> Path:
         """Return the directory of a trial's model, trained on all rows with a seed."""

@@ -19,6 +19,8 @@ class Plan:
     """Rows that the winner and the plain head are trained on at the end."""
     first_rows: int
     """Rows that the first model learns from."""
+    solved_rows: int
+    """Rows that a solved head learns from after that."""
     test_rows: int
     """Test rows that are predicted at the end; 0 without test rows."""
     epochs: float
@@ -39,7 +41,7 @@ class Plan:
     """Time of the search; None is no limit."""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "compared_rows", "validation_rows", "final_rows", "first_rows"):
+        for name in ("rows", "compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; found {getattr(self, name)}.")
         if not 0 < self.epochs <= 1000:
@@ -54,6 +56,14 @@ class Plan:
     def samples(self) -> bool:
         """True if candidates see a sample of the rows."""
         return self.compared_rows < self.rows
+
+    @property
+    def grows(self) -> bool:
+        """True if the last training sees far more rows than candidates were compared on.
+
+        Its model is then evaluated itself: which candidate is best may change with so many rows.
+        """
+        return self.by_rows and self.final_rows > 2 * self.compared_rows
 
     def rows_at(self, fraction: float) -> int | None:
         """Return the number of training rows at a rung; None with cross-validation."""
@@ -76,7 +86,7 @@ class Plan:
                 return f"{rows}: heads on the frozen encoder; there is no time to train the encoder"
             return f"{rows}: candidates are trained on all rows, for up to {self.epochs:.3g} epochs"
         compared = f"candidates are compared on {_about(self.compared_rows)} rows"
-        return f"{rows}: {compared}, the winner is trained on about {_about(self.final_rows)}"
+        return f"{rows}: {compared}, the winner is trained on up to {_about(self.final_rows)}"
 
 
 def format_duration(seconds: float) -> str:

@@ -16,14 +16,20 @@ class TimeBudget:
     Args:
         seconds: Seconds from now until everything is done; None is no limit.
         total: Seconds the search was given in all, if `seconds` is what is left of them after a resume.
+        started: Seconds since 1970 from which the time counts; now by default.
         clock: Returns seconds since 1970.
     """
 
     def __init__(
-        self, seconds: float | None, *, total: float | None = None, clock: Callable[[], float] = time.time
+        self,
+        seconds: float | None,
+        *,
+        total: float | None = None,
+        started: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
-        self.deadline = None if seconds is None else clock() + seconds
+        self.deadline = None if seconds is None else (clock() if started is None else started) + seconds
         self._total = total or seconds or 0.0
         self._reserved = 0.0
 

@@ -53,6 +53,8 @@ class FitAllRows(Request):
     out: Path
     keep_unfinished: bool = False
     """Whether a model whose training was cut off by the deadline is saved all the same."""
+    validation_predictions: Path | None = None
+    """File for predictions of the validation rows, which are then not trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)

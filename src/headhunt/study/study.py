@@ -156,7 +156,7 @@ class Study:
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
             return
-        requests: deque[Request] = deque([self._start(first, self.ladder.top)])
+        requests: deque[Request] = deque([self._start(first, self.state.waiting[first])])
         while requests:
             self.ledger.commit()
             self.executor.submit(requests.popleft())
@@ -254,7 +254,7 @@ class Study:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
             return number, self.state.waiting[number]
-        if (promotion := self._next_of_plain()) is not None:
+        if (promotion := self._next_of_solved() or self._next_of_plain()) is not None:
             return promotion
         while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
@@ -275,6 +275,8 @@ class Study:
         With several recipes, the better one goes on when all have a result.
         """
         trials = self.state.plain_trials
+        if self.plan is not None and self.plan.grows:
+            return None  # its last training is evaluated, on far more rows
         if not trials or any(trial.number in self.state.running for trial in trials):
             return None
         plain = self.state.plain
@@ -291,17 +293,37 @@ class Study:
             spec = self.candidates.plain(recipe)
             bracket = max(0, self.ladder.top - 1)
             self._register(spec, spec.hash, self.candidates.express(spec), PLAIN, bracket)
+        more = self.plan is not None and self._by_rows and self.plan.solved_rows > 1.2 * self.plan.first_rows
         for spec in self.candidates.solved() if self._solved else ():
-            self._register(spec, spec.hash, None, SOLVED, self.ladder.top)
+            self._register(spec, spec.hash, None, SOLVED, 0 if more else self.ladder.top)
+
+    def _next_of_solved(self) -> tuple[int, int] | None:
+        """Return the solved head of the chosen encoder with more rows, if there is time for it."""
+        for trial in self.state.trials:
+            rung = trial.bracket
+            if (
+                trial.origin != SOLVED
+                or trial.spec.encoder != self.candidates.encoder
+                or trial.reached >= self.ladder.top
+            ):
+                continue
+            result = trial.results.get(rung)
+            if self.plan is None or result is None or result.score is None:
+                continue
+            if self.budget.fits(result.seconds * self.plan.solved_rows / self.plan.first_rows):
+                return trial.number, self.ladder.top
+        return None
 
     def _choose_encoder(self) -> None:
         """Search with the encoder whose solved head has the best score, once all of them have a result."""
         solved = [trial for trial in self.state.trials if trial.origin == SOLVED]
-        if len(solved) < 2 or not all(self.ladder.top in trial.results for trial in solved):
+        if len(solved) < 2 or not all(trial.bracket in trial.results for trial in solved):
             return
-        scored = [trial for trial in solved if trial.results[self.ladder.top].score is not None]
-        if scored:
-            best = max(scored, key=lambda trial: (trial.results[self.ladder.top].score, -trial.number))
+        scores = {trial.number: trial.results[trial.bracket].score for trial in solved}
+        best = max(
+            solved, key=lambda trial: (-math.inf if (score := scores[trial.number]) is None else score, -trial.number)
+        )
+        if scores[best.number] is not None:
             self.candidates.encoder = best.spec.encoder
 
     def _remaining_seconds(self, number: int) -> float | None:
@@ -393,8 +415,11 @@ class Study:
 
     def rows_of(self, trial: Trial, rung: int) -> int | None:
         """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""
-        rows = self.plan.rows_at(self.ladder.fractions[rung]) if self.plan is not None else None
-        return min(rows, self.plan.first_rows) if rows is not None and self.plan and trial.is_solved else rows
+        if self.plan is None or not self._by_rows:
+            return None
+        if trial.is_solved:
+            return self.plan.solved_rows if rung == self.ladder.top else self.plan.first_rows
+        return self.plan.rows_at(self.ladder.fractions[rung])
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
         """Return the fraction of its budget that a trial uses at a rung."""

@@ -50,6 +50,7 @@ class Solving:
         self.model, self.features, self.rows, self.targets = model, features, rows, targets
         self.objective = Objective(problem_type)
         self.step = self.examples = 0
+        self.seconds = 0.0
         self._outputs, self._groups, self._seed = outputs, groups, seed
         self._solution: Ridge | None = None
 
@@ -79,7 +80,8 @@ class Solving:
         self.examples = len(self.rows)
         logits = torch.from_numpy(solution.logits(features))
         loss = float(self.objective.loss(logits, self.objective.targets(self.targets)))
-        yield Report(self.examples, self.examples, loss, time.perf_counter() - began)
+        self.seconds = time.perf_counter() - began
+        yield Report(self.examples, self.examples, loss, self.seconds)
 
     def predict(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
         """Return the logits (rows, outputs) of rows of the task, from their features."""
