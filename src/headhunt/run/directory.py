@@ -19,6 +19,7 @@ RUN/result.json, importance.json, ablation.json, report.html, report.json
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ from headhunt.errors import ModelError
 from headhunt.run import schema
 from headhunt.run.plan import Plan
 from headhunt.run.results import AblationResult, Importances, SearchResult
-from headhunt.run.schema import RunError
+from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
 from headhunt.storage import atomic_file, directory_size
@@ -323,6 +324,23 @@ def removable(sizes: Mapping[Key, int], keep: Sequence[Key], budget: int | None)
             remove.append(key)
             total -= sizes[key]
     return remove
+
+
+def check_weight_files(folder: Path) -> None:
+    """Refuse a model whose weights are elsewhere: transformers follows any path in these two files.
+
+    Raises:
+        ModelError: If an index names a file outside the folder, or an adapter names another model.
+    """
+    if (folder / "adapter_config.json").exists():
+        raise ModelError("its weights must be complete; found those of an adapter (adapter_config.json)")
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        data = json.loads(index.read_text(encoding="utf-8"))
+        names = data.get("weight_map") if isinstance(data, dict) else None
+        wrong = [name for name in names.values() if not is_bare_name(name)] if isinstance(names, dict) else [names]
+        if wrong:
+            raise ModelError(f"its weights must be files of the folder; found {wrong[0]!r:.80} in {index.name}")
 
 
 def not_a_model(folder: Path) -> ModelError:
