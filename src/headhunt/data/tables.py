@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from headhunt.data.problems import Problems
-from headhunt.storage import cache_dir
+from headhunt.storage import cache_dir, copy_permissions, mark_used, prune_cache, remove, sync_directory, sync_file
 
 MAX_IN_MEMORY = 32 << 20  # bytes; a larger file is converted once and mapped from the cache
 _CACHE_VERSION = 1
@@ -130,7 +130,7 @@ def read_cached(
 
     Args:
         path: The file.
-        origin: The file that the user gave; its path, size and time are the key of the cache.
+        origin: The file that the user gave; its path, size and times are the key of the cache.
         variant: The way of reading, for example the delimiter; another part of the key.
         problems: The list that `fill` adds to.
         fill: Writes the rows of the file into a table.
@@ -140,11 +140,18 @@ def read_cached(
         fill(writer)
         return Table(writer.finish(), np.array(writer.skipped, np.int64), writer.mixed)
     state = origin.stat()
-    key = repr((str(origin.resolve()), state.st_size, state.st_mtime_ns, variant, _CACHE_VERSION))
+    # The time of the last change of the entry (ctime) cannot be set: a file with an old time is noticed.
+    times = state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+    key = repr((str(origin.resolve()), state.st_size, times, variant, _CACHE_VERSION))
     cache = cache_dir("tables")
     cached = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.arrow"
     if cached.exists():
-        return Table(map_arrow(cached), np.empty(0, np.int64), {})
+        try:
+            table = map_arrow(cached)
+            mark_used(cached)
+            return Table(table, np.empty(0, np.int64), {})
+        except (OSError, pa.ArrowException):
+            remove(cached)  # damaged: converted again
     before = len(problems.lines)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         writer = TableWriter(Path(folder) / "rows.arrow")
@@ -152,8 +159,12 @@ def read_cached(
         table = writer.finish()
         if writer.path and writer.path.exists() and not writer.mixed and len(problems.lines) == before:
             del table
+            copy_permissions(origin, writer.path)
+            sync_file(writer.path)
             writer.path.replace(cached)  # atomic: the temporary directory is on the same file system
+            sync_directory(cache)
             table = map_arrow(cached)
+            prune_cache("tables")
     return Table(table, np.array(writer.skipped, np.int64), writer.mixed)
 
 
