@@ -222,7 +222,7 @@ def _sync_tree(path: Path) -> None:
     """Flush all files below a directory, and their names, to disk."""
     for folder, _, files in os.walk(path):
         for name in files:
-            if not os.path.islink(os.path.join(folder, name)):
+            if not Path(folder, name).is_symlink():
                 sync_file(Path(folder, name))
         sync_directory(Path(folder))
 
@@ -260,7 +260,7 @@ def directory_size(path: Path) -> int:
     for folder, _, files in os.walk(path):
         for name in files:
             with suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size
+                total += os.lstat(Path(folder, name)).st_size
     return total
 
 
