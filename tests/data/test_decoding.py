@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -53,19 +54,15 @@ def damage(content: bytes, rng: random.Random) -> bytes:
 
 def read_everything(path) -> None:
     """Read a file as data of a search and as a corpus; only errors for the user may be raised."""
-    try:
+    with contextlib.suppress(HeadhuntError):
         Task.load(str(path))
-    except HeadhuntError:
-        pass
-    try:
+    with contextlib.suppress(HeadhuntError, UnreadableInputError, pa.ArrowException):
         root, files = find_inputs(str(path))
         rows = open_rows(root, files[0])
         for table, _ in rows.read(0, rows.rows):
             if "text" in table.column_names and pa.types.is_string(table["text"].type):
                 find_faults(table["text"], np.zeros(len(table), np.int8))
             table.combine_chunks().validate()
-    except (HeadhuntError, UnreadableInputError, pa.ArrowException):
-        pass
 
 
 def exit_status(path) -> int:

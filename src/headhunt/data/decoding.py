@@ -90,20 +90,28 @@ def parquet_step(file: pq.ParquetFile, open_again: Callable[[], Any], size: int)
     decoded = sum(metadata.row_group(number).total_byte_size for number in numbers)
     SizeLimit(size).check(decoded, metadata.num_rows)
     names = [field.name for field in file.schema_arrow if _is_text(field.type)]
+    if not names or len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
+        return _STEP_ROWS
     longest = 1
-    if names and len(set(file.schema_arrow.names)) == len(file.schema_arrow.names):
-        with open_again() as source, pq.ParquetFile(source, read_dictionary=names) as probe:
-            for number in numbers:
-                for batch in probe.iter_batches(1, [number], names, use_threads=False):
-                    for column in batch.columns:
-                        values = column.dictionary if pa.types.is_dictionary(column.type) else column
-                        longest = max(longest, pc.max(pc.binary_length(values)).as_py() or 0)
-                    break
+    with open_again() as source, pq.ParquetFile(source, read_dictionary=names) as probe:
+        for number in numbers:
+            try:
+                longest = max(longest, _longest_value(probe, number, names))
+            except (OSError, pa.ArrowException):
+                continue  # damaged: reading these rows says so
     return max(1, min(_STEP_BYTES // longest, _STEP_ROWS))
 
 
+def _longest_value(probe: pq.ParquetFile, group: int, names: list[str]) -> int:
+    """Return the bytes of the longest value in the dictionaries of a row group."""
+    longest = 0
+    for batch in probe.iter_batches(1, [group], names, use_threads=False):
+        for column in batch.columns:
+            values = column.dictionary if pa.types.is_dictionary(column.type) else column
+            longest = max(longest, pc.max(pc.binary_length(values)).as_py() or 0)
+        break
+    return longest
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    kinds = pa.types
-    return any(
-        check(kind) for check in (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)
-    )
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
