@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from headhunt.cli import app
 from headhunt.delivery.onnx import runtime
 from headhunt.delivery.serve import launch
 from headhunt.errors import HeadhuntError
@@ -81,3 +83,9 @@ def test_damaged_entry_of_the_cache_is_exported_again(model, exported, monkeypat
 def test_serve_refuses_a_token_that_protects_nothing(model, token):
     with pytest.raises(HeadhuntError, match="token= must be"):
         launch.serve(model, token=token, port=0, notify=print)
+
+
+def test_serve_command_refuses_an_empty_token_of_the_environment(model, monkeypatch):
+    monkeypatch.setenv("HEADHUNT_TOKEN", "")
+    done = CliRunner().invoke(app, ["serve", str(model), "--port", "0"])
+    assert done.exit_code == 2 and "--token must be" in done.output, done.output

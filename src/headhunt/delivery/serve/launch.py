@@ -65,15 +65,14 @@ def serve(
     from prometheus_client import disable_created_metrics
 
     from headhunt.delivery.serve.server import Server, listen
-    from headhunt.delivery.serve.service import Service
+    from headhunt.delivery.serve.service import Service, check_token
 
     threads = threads or available_cores()
     model_instances = min(model_instances or threads, threads)
     for name, value in (("threads", threads), ("model_instances", model_instances), ("max_batch", max_batch)):
         if value < 1:
             raise HeadhuntError(f"{name}= must be at least 1; found {value}.")
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise HeadhuntError("token= must be of printable ASCII characters.")
+    check_token(token)
     if not is_loopback(host) and not token:
         notify(f"warning: anyone who reaches {host}:{port} can use this model; set a token, or listen on 127.0.0.1")
     # A creation time for each counter would double the page without use.
