@@ -227,4 +227,4 @@ def service_fixture(exports):
     yield running
     assert running.stop() == 0
     log = "".join(running.log)
-    assert "Traceback" not in log, log[-3000:]
+    assert "Traceback" not in log, log[max(0, log.find("Traceback") - 300) :][:3000]

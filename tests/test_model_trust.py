@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
@@ -103,10 +104,8 @@ def make_hostile(encoder: str, case: str, folder: Path, marker: Path) -> Path:
 def test_load_runs_no_code_and_reads_no_standard_input(encoders, tmp_path, case, marker, consent):
     folder = make_hostile(encoders(), case, tmp_path / "model", marker)
     for load in (Predictor.load, open_model):
-        try:
+        with contextlib.suppress(ModelError):
             load(folder)
-        except ModelError as error:
-            assert "model" in str(error)
         assert not marker.exists(), "code of the folder ran"
         assert consent.tell() == 0, "a question was asked"
 
@@ -162,3 +161,15 @@ def test_open_model_refuses_members_outside_the_ensemble(encoders, tmp_path, nam
     (ensemble / "headhunt.json").write_text(json.dumps({"schema": 1, "ensemble": [name]}))
     with pytest.raises(ModelError, match="must name the folders of its members"):
         open_model(ensemble)
+
+
+def test_save_does_not_write_through_links(encoders, tmp_path):
+    (tmp_path / "target").write_text("untouched")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "headhunt.json", "README.md", "tokenizer.json"):
+        (folder / name).symlink_to(tmp_path / "target")
+    make_predictor(encoders(), "plain")[0].save(folder)
+    assert (tmp_path / "target").read_text() == "untouched"
+    assert not any(path.is_symlink() for path in folder.iterdir())
+    Predictor.load(folder)

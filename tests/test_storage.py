@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -130,8 +131,10 @@ def test_cache_dir_refuses_a_directory_of_another_user(own_cache, monkeypatch):
     real = os.stat_result
     owner = own_cache.stat().st_uid + 4711
 
+    stat_of_this = type(own_cache).stat
+
     def stat_of_another(self, **options):
-        values = list(os.stat(str(self), **options))
+        values = list(stat_of_this(self, **options))
         values[4] = owner
         return real(values)
 
@@ -196,7 +199,7 @@ def test_atomic_directory_syncs_every_file_before_it_appears(tmp_path, monkeypat
     real = os.fsync
 
     def fsync(descriptor):
-        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "model").exists()))
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink(), (tmp_path / "model").exists()))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -204,8 +207,8 @@ def test_atomic_directory_syncs_every_file_before_it_appears(tmp_path, monkeypat
         (partial / "weights").write_text("x")
         (partial / "nested").mkdir()
         (partial / "nested" / "more").write_text("x")
-    before = {os.path.basename(name) for name, exists in synced if not exists}
-    assert before >= {"weights", "more", "nested"} and synced[-1] == (str(tmp_path), True)
+    before = {name.name for name, exists in synced if not exists}
+    assert before >= {"weights", "more", "nested"} and synced[-1] == (tmp_path, True)
 
 
 def test_directory_size_tolerates_files_that_vanish(tmp_path, monkeypatch):

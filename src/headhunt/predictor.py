@@ -214,6 +214,8 @@ class Predictor(_Model):
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
         self.thresholds = self._thresholds  # another predictor of the same model may have replaced them
+        for link in [path for path in folder.glob("*") if path.is_symlink()]:
+            link.unlink()  # save_pretrained would write to the file that it points to
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.

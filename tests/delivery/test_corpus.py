@@ -340,10 +340,10 @@ def test_shard_that_kills_its_workers_is_listed_as_failed(tmp_path, models, monk
             if len(deaths) > 50:
                 raise AssertionError("the shard is tried for ever")
             result = self.make(shard)
-            raise Restarted(result)
+            raise RestartedError(result)
         return real(self, shard)
 
-    class Restarted(Exception):
+    class RestartedError(Exception):
         pass
 
     make = Labeller.make
@@ -351,7 +351,7 @@ def test_shard_that_kills_its_workers_is_listed_as_failed(tmp_path, models, monk
     def restart(self, shard):
         try:
             return make(self, shard)
-        except Restarted as death:
+        except RestartedError as death:
             return death.args[0]
 
     monkeypatch.setattr(Labeller, "_write", die)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import socket
 import sys
@@ -25,7 +24,7 @@ def memory(service) -> int:
 
 
 def descriptors(service) -> int:
-    return len(os.listdir(f"/proc/{service.process.pid}/fd"))
+    return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
 
 
 def wait_for_descriptors(service, most: int, seconds: float) -> None:

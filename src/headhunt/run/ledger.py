@@ -85,8 +85,9 @@ class LedgerWriter:
                 f"Only one process may write a run; another is writing {directory.path}. Wait, or stop it."
             ) from None
         try:
+            directory.refuse_links()
             self.state, size = read_ledger(directory.ledger) if directory.ledger.is_file() else (State(), 0)
-            self._file = directory.ledger.open("ab")
+            self._file = _open_without_links(directory.ledger)
             self._file.truncate(size)
             sync_directory(directory.path)  # a new file's name is durable only with its directory
         except BaseException:
@@ -149,6 +150,12 @@ class LedgerWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_without_links(path: Path) -> IO[bytes]:
+    """Open a file to append to; an error if it is a symbolic link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 
 def _plain(event: RunStarted, name: str) -> object:

@@ -53,6 +53,8 @@ class Connection(HttpToolsProtocol):
 
     waiting_since: float | None = None
     """Time since when the headers of a request are awaited."""
+    running: Any = None
+    """The request and response that are under way."""
     head_bytes = 0
     """Bytes of the request line and headers so far."""
     unsent, unsent_since = 0, 0.0
@@ -68,11 +70,25 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's forward passes that have not begun."""
         super().connection_lost(exc)
+        self.mark_disconnected()
         cycles = (self.cycle, *(cycle for cycle, _ in self.pipeline))
         scopes: list[Any] = [cycle.scope for cycle in cycles if cycle]
         for scope in scopes:
             if outputs := scope.get(OUTPUTS_KEY):
                 outputs.cancel()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def mark_disconnected(self) -> None:
+        """Let the application send nothing more: a closed transport raises errors.
+
+        With pipelined requests, uvicorn marks the last request and not the one that is under way.
+        """
+        for cycle in (self.running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, unless they make the headers of a request too long."""
@@ -156,6 +172,7 @@ class Connection(HttpToolsProtocol):
         if not unsent or unsent < self.unsent or not self.unsent:
             self.unsent_since = now
         elif now - self.unsent_since > timeout:
+            self.mark_disconnected()
             self.transport.abort()
         self.unsent = unsent
         if self.waiting_since is not None and now - self.waiting_since > timeout:
