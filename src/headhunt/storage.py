@@ -210,9 +210,9 @@ def _exchange(first: Path, second: Path) -> bool:
     try:
         library = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "linux":
-            return library.renameat2(here, names[0], here, names[1], swap) == 0
+            return bool(library.renameat2(here, names[0], here, names[1], swap) == 0)
         if sys.platform == "darwin":
-            return library.renamex_np(*names, swap) == 0
+            return bool(library.renamex_np(*names, swap) == 0)
     except (OSError, AttributeError, TypeError):
         pass
     return False

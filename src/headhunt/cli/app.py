@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headhunt.cli import deliver, models, search
+from headhunt.cli import cache, deliver, models, search
 from headhunt.cli.flags import refuse_renamed, translate
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
@@ -88,6 +88,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
     ],
     "Train and use one model": [models.fit, models.evaluate, models.predict],
     "Deliver": [deliver.export, deliver.serve, deliver.push],
+    "Maintain": [cache.cache],
 }
 for panel, commands in GROUPS.items():
     for command in commands:

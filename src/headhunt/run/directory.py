@@ -23,8 +23,8 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -38,7 +38,7 @@ from headhunt.run.results import AblationResult, Importances, SearchResult
 from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
-from headhunt.storage import PARTIAL, atomic_file, directory_size
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock
 
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
 FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
@@ -123,6 +123,25 @@ class RunDirectory:
     def ensemble(self) -> Path:
         """The ensemble of the best trials."""
         return self.path / "ensemble"
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the lock of a new run while its first files are written, so that two searches never mix.
+
+        Raises:
+            RunError: If a search was begun here, or another is being begun.
+        """
+        try:
+            lock = hold_lock(self.lock)
+        except LockTimeout:
+            raise RunError(f"out= must be a new directory; another search is using {self.path}. Use another.") from None
+        try:
+            if self.exists() or self.settings.exists():
+                raise RunError(f"out= must be a new directory; {self.path} holds a search. Resume it, or use another.")
+            self.refuse_links()
+            yield
+        finally:
+            lock.release()
 
     def refuse_links(self) -> None:
         """Refuse a run whose files or folders are links to other places: writing would change what they point to.

@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-class HeadTooLargeError(httptools.HttpParserError):  # type: ignore[misc]
+class HeadTooLargeError(httptools.HttpParserError):
     """The request line and headers of a request are too long."""
 
 
