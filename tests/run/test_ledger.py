@@ -384,3 +384,19 @@ def test_writer_does_not_follow_a_lock_that_is_a_link(tmp_path):
     (tmp_path / "run" / "lock").symlink_to(tmp_path / "target")
     LedgerWriter(RunDirectory(tmp_path / "run")).close()
     assert (tmp_path / "target").read_text() == "untouched"
+
+
+def test_writer_sweeps_what_killed_workers_left(tmp_path):
+    directory = RunDirectory(tmp_path)
+    leftovers = [
+        tmp_path / ".model.0123.partial",
+        directory.models / ".000001.4567.partial",
+        directory.checkpoint(1, 0).parent / ".000001-0.89ab.partial",
+        directory.predictions(1, 0).parent / ".000001-0.npz.cdef.partial",
+    ]
+    for path in leftovers:
+        path.mkdir(parents=True)
+        (path / "weights").touch()
+    directory.checkpoint(1, 0).mkdir()
+    LedgerWriter(directory).close()
+    assert not any(path.exists() for path in leftovers) and directory.checkpoint(1, 0).exists()

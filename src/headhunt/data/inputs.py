@@ -290,7 +290,7 @@ def _fetch(root: str, file: Input) -> Path:
     key = hashlib.blake2b(repr((root, file)).encode(), digest_size=12).hexdigest()
     path = cache_dir("tables") / f"{key}-{PurePosixPath(file.path).name}"
     if not path.exists():
-        with atomic_file(path, sync=False) as copy, filesystem(root).open_input_stream(file.path, None) as remote:
+        with atomic_file(path) as copy, filesystem(root).open_input_stream(file.path, None) as remote:
             shutil.copyfileobj(remote, copy, READ_BYTES)
         os.utime(path, ns=(file.time, file.time))  # the time is in the key of the converted table
     return path

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from headhunt.data.decoding import SizeLimit, check_table
+from headhunt.data.decoding import SizeLimit, TooLargeError, check_table
 from headhunt.data.problems import Problems
 from headhunt.storage import cache_dir, copy_permissions, mark_used, prune_cache, remove, sync_directory, sync_file
 
@@ -171,7 +171,7 @@ def read_cached(
             table = map_arrow(cached)
             mark_used(cached)
             return Table(table, np.empty(0, np.int64), {})
-        except (OSError, pa.ArrowException):
+        except (OSError, ValueError, pa.ArrowException, TooLargeError):
             remove(cached)  # damaged: converted again
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         writer = TableWriter(Path(folder) / "rows.arrow", SizeLimit(size, cache))

@@ -38,7 +38,7 @@ from headhunt.run.results import AblationResult, Importances, SearchResult
 from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
-from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, sweep_partial
 
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
 FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
@@ -142,6 +142,11 @@ class RunDirectory:
             yield
         finally:
             lock.release()
+
+    def sweep(self) -> None:
+        """Remove temporary files and directories that killed workers left; call it with the lock held."""
+        for folder in (self.path, self.task, *(self.path / name for name in FOLDERS)):
+            sweep_partial(folder)
 
     def refuse_links(self) -> None:
         """Refuse a run whose files or folders are links to other places: writing would change what they point to.

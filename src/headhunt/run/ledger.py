@@ -87,6 +87,7 @@ class LedgerWriter:
             ) from None
         try:
             directory.refuse_links()
+            directory.sweep()
             self.state, size = read_ledger(directory.ledger) if directory.ledger.is_file() else (State(), 0)
             self._file = _open_without_links(directory.ledger)
             self._size = size
