@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from headhunt import storage
-from headhunt.errors import HeadhuntError
 
 
 def write_half(path):
@@ -140,7 +139,9 @@ def test_cache_dir_refuses_a_directory_of_another_user(own_cache, monkeypatch):
 
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     monkeypatch.setattr(type(own_cache), "stat", stat_of_another)
-    with pytest.raises(HeadhuntError, match=rf"belongs to user {owner}\. Set HEADHUNT_CACHE to a folder of your own"):
+    with pytest.raises(
+        storage.CacheOwnerError, match=rf"belongs to user {owner}\. Set HEADHUNT_CACHE to a folder of your own"
+    ):
         storage.cache_dir("exports")
 
 

@@ -22,8 +22,6 @@ from typing import IO, Any
 import filelock
 import platformdirs
 
-from headhunt.errors import HeadhuntError
-
 CACHE_VARIABLE = "HEADHUNT_CACHE"
 PARTIAL = ".partial"  # the suffix of every temporary file and directory
 MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
@@ -31,6 +29,10 @@ MAX_CACHE_DAYS = 60  # since the last use
 
 LockTimeout = filelock.Timeout
 """Raised by `hold_lock` if another process holds the lock."""
+
+
+class CacheOwnerError(RuntimeError):
+    """The cache belongs to another user. Not an `OSError`, which readers of data report as a damaged file."""
 
 
 def cache_root() -> Path:
@@ -42,7 +44,7 @@ def cache_dir(*names: str) -> Path:
     """Return a directory inside Headhunt's cache, creating it readable by this user only.
 
     Raises:
-        HeadhuntError: If the cache belongs to another user.
+        CacheOwnerError: If the cache belongs to another user.
     """
     root = cache_root()
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ def _make_private(path: Path) -> None:
     state = path.stat()
     user = os.geteuid()
     if state.st_uid not in (user, 0) and user != 0:
-        raise HeadhuntError(
+        raise CacheOwnerError(
             f"The cache must belong to this user; {path} belongs to user {state.st_uid}. "
             f"Set {CACHE_VARIABLE} to a folder of your own."
         )

@@ -14,6 +14,7 @@ from headhunt.cli import cache, deliver, models, search
 from headhunt.cli.flags import refuse_renamed, translate
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
+from headhunt.storage import CacheOwnerError
 
 
 class Commands(TyperGroup):
@@ -37,6 +38,9 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except HeadhuntError as error:
             log(f"error: {translate(str(error), ctx.invoked_subcommand)}")
+            raise typer.Exit(2) from None
+        except CacheOwnerError as error:
+            log(f"error: {error}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             log("stopped")
