@@ -116,7 +116,6 @@ def label_corpus(
         if summary.complete:
             counts = {"rows": summary.rows, "labelled": summary.labelled, "problems": summary.problems}
             output.write_json(SUCCESS, counts)
-        output.remove_partial_shards()
     return summary
 
 

@@ -70,16 +70,21 @@ class OutputDirectory:
         except OSError as error:
             raise HeadhuntError(f"out= must be a folder that can be written to; {self.url}: {brief(error)}.") from None
         try:
-            sweep_partial(Path(self._path))
-            for path in Path(self._path).glob(f"{ATTEMPTS}*"):
-                path.unlink(missing_ok=True)
+            self._sweep()
             yield
         finally:
+            self._sweep()
+            # Removed while it is held: a job that opens it later makes a new one.
+            (Path(self._path) / LOCK).unlink(missing_ok=True)
             lock.release()
-            if is_new and not self.names():  # refused before anything was written
-                (Path(self._path) / LOCK).unlink(missing_ok=True)
+            if is_new:  # refused before anything was written
                 with contextlib.suppress(OSError):
                     Path(self._path).rmdir()
+
+    def _sweep(self) -> None:
+        sweep_partial(Path(self._path))
+        for path in Path(self._path).glob(f"{ATTEMPTS}*"):
+            path.unlink(missing_ok=True)
 
     def begin_attempt(self, name: str) -> int:
         """Record that a worker starts to make a shard; return how many have started before and not finished.
@@ -156,11 +161,6 @@ class OutputDirectory:
             column = pq.ParquetFile(file).read(["problem"])["problem"]
         counts = {item["values"]: item["counts"] for item in pc.value_counts(column.drop_null()).to_pylist()}
         return len(column), Counter(counts)
-
-    def remove_partial_shards(self) -> None:
-        """Remove the temporary files of workers that were killed."""
-        if not self._root:
-            sweep_partial(Path(self._path))
 
 
 def _is_internal(name: str) -> bool:
