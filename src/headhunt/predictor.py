@@ -18,7 +18,8 @@ from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import has_unknown_encoder, load_tokenizer, quiet, register_remote_code
 from headhunt.modeling.shared_encoder import share_encoders
 from headhunt.report.model_card import write as write_card
-from headhunt.run.directory import not_a_model
+from headhunt.run.directory import check_weight_files, not_a_model
+from headhunt.run.schema import is_bare_name
 from headhunt.spec import Recipe, Spec
 from headhunt.storage import write_text
 from headhunt.training.device import autocast, pick_device
@@ -213,6 +214,8 @@ class Predictor(_Model):
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
         self.thresholds = self._thresholds  # another predictor of the same model may have replaced them
+        for link in [path for path in folder.glob("*") if path.is_symlink()]:
+            link.unlink()  # save_pretrained would write to the file that it points to
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.
@@ -277,13 +280,18 @@ class Predictor(_Model):
                         f"{folder} has an encoder with its own code. Give trust_remote_code=True to run this code."
                     )
                 register_remote_code(spec.encoder)
+            check_weight_files(folder)
             with quiet():
                 model, loaded = AutoModelForSequenceClassification.from_pretrained(
-                    folder, dtype=torch.float32, output_loading_info=True
+                    folder,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                    trust_remote_code=False,  # without it, transformers asks on standard input
+                    use_safetensors=True,  # never a pickle
                 )
             if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
-            tokenizer = load_tokenizer(str(folder))
+            tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)
                 known["thresholds"] = check_thresholds(thresholds, known["problem_type"], len(known["labels"]))
@@ -390,7 +398,7 @@ def open_model(
     options: dict[str, Any] = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
     if names is None:
         return Predictor.load(folder, **options)
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and "/" not in name for name in names):
+    if not isinstance(names, list) or not names or not all(map(is_bare_name, names)):
         raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
     members = [Predictor.load(folder / name, **options) for name in names]
     return Ensemble(members, json.loads((folder / CARD).read_text(encoding="utf-8")))

@@ -6,12 +6,16 @@ is renamed into place. Directories are written the same way.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import secrets
 import shutil
+import stat
+import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,20 +24,102 @@ import platformdirs
 
 CACHE_VARIABLE = "HEADHUNT_CACHE"
 PARTIAL = ".partial"  # the suffix of every temporary file and directory
+MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
+MAX_CACHE_DAYS = 60  # since the last use
 
 LockTimeout = filelock.Timeout
 """Raised by `hold_lock` if another process holds the lock."""
 
 
+class CacheOwnerError(RuntimeError):
+    """The cache belongs to another user. Not an `OSError`, which readers of data report as a damaged file."""
+
+
+def cache_root() -> Path:
+    """Return the cache: `$HEADHUNT_CACHE`, or the platform's cache directory for applications."""
+    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("headhunt", appauthor=False))
+
+
 def cache_dir(*names: str) -> Path:
     """Return a directory inside Headhunt's cache, creating it readable by this user only.
 
-    The cache is `$HEADHUNT_CACHE`, or the platform's cache directory for applications.
+    Raises:
+        CacheOwnerError: If the cache belongs to another user.
     """
-    root = os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("headhunt", appauthor=False)
-    path = Path(root, *names)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    root = cache_root()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    path = root
+    for name in ("", *names):
+        path = path / name
+        path.mkdir(exist_ok=True, mode=0o700)
+        _make_private(path)
     return path
+
+
+def _make_private(path: Path) -> None:
+    """Refuse a directory of another user, and take all rights from others in one of this user."""
+    if os.name == "nt":
+        return
+    state = path.stat()
+    user = os.geteuid()
+    if state.st_uid not in (user, 0) and user != 0:
+        raise CacheOwnerError(
+            f"The cache must belong to this user; {path} belongs to user {state.st_uid}. "
+            f"Set {CACHE_VARIABLE} to a folder of your own."
+        )
+    if state.st_uid == user and stat.S_IMODE(state.st_mode) & 0o077:
+        path.chmod(0o700)
+
+
+def copy_permissions(source: Path, target: Path) -> None:
+    """Give a file in the cache the permissions of the file that it was made from."""
+    target.chmod(stat.S_IMODE(source.stat().st_mode) & 0o666 | stat.S_IRUSR)
+
+
+def prune_cache(name: str, *, max_bytes: int = MAX_CACHE_BYTES, max_days: float = MAX_CACHE_DAYS) -> int:
+    """Remove entries of a directory in the cache: unused ones, then the oldest until the rest fits.
+
+    Use is recorded by `mark_used`. A process that has mapped an entry can go on using it.
+
+    Args:
+        name: Name of the directory inside the cache.
+        max_bytes: Bytes that all entries may have.
+        max_days: Days that an entry may stay unused.
+
+    Returns:
+        The bytes removed.
+    """
+    root = cache_root() / name
+    if not root.is_dir():
+        return 0
+    entries = []
+    for path in root.iterdir():
+        with suppress(FileNotFoundError):
+            if path.suffix != ".lock":
+                entries.append((path.lstat().st_mtime, directory_size(path), path))
+    oldest = time.time() - max_days * 86_400
+    total, removed = sum(size for _, size, _ in entries), 0
+    for used, size, path in sorted(entries):
+        if used >= oldest and total - removed <= max_bytes:
+            break
+        remove(path)
+        removed += size
+    return removed
+
+
+def mark_used(path: Path) -> None:
+    """Record that an entry of the cache is used now."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, if present. A symbolic link is removed, not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager
@@ -57,8 +143,7 @@ def atomic_path(path: Path, *, sync: bool = True) -> Iterator[Path]:
     try:
         yield partial
         if sync:
-            with partial.open("r+b") as file:
-                os.fsync(file.fileno())
+            sync_file(partial)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -91,6 +176,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
+        _sync_tree(partial)
         replace_directory(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -103,13 +189,44 @@ def replace_directory(source: Path, target: Path) -> None:
     if target.is_symlink() or target.is_file():
         target.unlink()
     elif target.exists():
-        # Rename first: a reader then finds the old directory or the new one, never one that is half removed.
+        if _exchange(source, target):
+            shutil.rmtree(source, ignore_errors=True)
+            return
+        # Without an exchange, rename first: a reader never finds a directory that is half removed.
         old = _partial(target)
         target.replace(old)
-        source.replace(target)
+        try:
+            source.replace(target)
+        except BaseException:
+            old.replace(target)
+            raise
         shutil.rmtree(old, ignore_errors=True)
         return
     source.replace(target)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names in one step, so that a crash leaves both; return False where the system cannot."""
+    names = os.fsencode(first.absolute()), os.fsencode(second.absolute())
+    swap, here = 2, -100  # RENAME_EXCHANGE or RENAME_SWAP, and AT_FDCWD of Linux
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "linux":
+            return bool(library.renameat2(here, names[0], here, names[1], swap) == 0)
+        if sys.platform == "darwin":
+            return bool(library.renamex_np(*names, swap) == 0)
+    except (OSError, AttributeError, TypeError):
+        pass
+    return False
+
+
+def _sync_tree(path: Path) -> None:
+    """Flush all files below a directory, and their names, to disk."""
+    for folder, _, files in os.walk(path):
+        for name in files:
+            if not Path(folder, name).is_symlink():
+                sync_file(Path(folder, name))
+        sync_directory(Path(folder))
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
@@ -119,7 +236,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # with its permissions
 
 
 def copy_directory(source: Path, target: Path) -> None:
@@ -137,8 +254,22 @@ def find_obstacle(path: Path) -> str | None:
 
 
 def directory_size(path: Path) -> int:
-    """Return the bytes in a directory; 0 if it is missing."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    """Return the bytes in a directory, or of a file; 0 if it is missing. Files may vanish meanwhile."""
+    total = 0
+    with suppress(OSError):
+        if not path.is_dir():
+            return path.lstat().st_size
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with suppress(OSError):
+                total += os.lstat(Path(folder, name)).st_size
+    return total
+
+
+def sweep_partial(path: Path) -> None:
+    """Remove temporary files and directories that killed processes left in a directory."""
+    for entry in path.glob(f".*{PARTIAL}"):
+        remove(entry)
 
 
 def hold_lock(path: Path, timeout: float = 0.0) -> filelock.FileLock:
@@ -152,9 +283,17 @@ def hold_lock(path: Path, timeout: float = 0.0) -> filelock.FileLock:
         LockTimeout: If another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        path.unlink()  # some versions of filelock empty the file that a link points to
     lock = filelock.FileLock(path, timeout=timeout)
     lock.acquire()
     return lock
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that was written before to disk."""
+    with path.open("r+b" if os.name == "nt" else "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:

@@ -7,8 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from serving import WordCounter
 
 from headhunt.delivery.serve.batching import OVERHEAD, Batcher, Row, RowQueue
+from headhunt.delivery.serve.service import Service
+from headhunt.errors import HeadhuntError
 
 
 class Tokens(list):
@@ -64,3 +67,71 @@ def test_batcher_reports_model_errors_only_to_their_own_requests():
             assert not thread.is_alive()
 
     asyncio.run(submit())
+
+
+class Exploding(WordCounter):
+    """Fails with errors that are no ordinary exceptions, or with too few outputs."""
+
+    def run(self, rows):
+        if rows[0] == ["exit"]:
+            raise SystemExit
+        return super().run(rows)[1:] if rows[0] == ["short"] else super().run(rows)
+
+
+def test_batcher_survives_everything_a_model_does():
+    async def submit() -> None:
+        batcher = Batcher(Exploding(), model_instances=1, max_batch=4)
+        batcher.start()
+        for text, message in (("exit", "SystemExit"), ("short", "0 outputs for 1 texts")):
+            with pytest.raises((RuntimeError, ValueError), match=message):
+                await asyncio.wait_for(batcher.submit([text]), 5)
+        assert await asyncio.wait_for(batcher.submit(["a b c"]), 5) == [3.0]
+        assert batcher.queued == 0 and batcher.working
+        batcher.close()
+
+    asyncio.run(submit())
+
+
+def test_batcher_recovers_from_an_error_of_its_queue(monkeypatch):
+    real, calls = RowQueue.take, []
+
+    def fail_once(self, max_batch):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("as asked")
+        return real(self, max_batch)
+
+    monkeypatch.setattr(RowQueue, "take", fail_once)
+
+    async def submit() -> None:
+        batcher = Batcher(WordCounter(), model_instances=1, max_batch=4)
+        batcher.start()
+        with pytest.raises(KeyError, match="as asked"):
+            await asyncio.wait_for(batcher.submit(["a"]), 5)
+        assert await asyncio.wait_for(batcher.submit(["a b"]), 5) == [2.0]
+        assert batcher.queued == 0 and batcher.restarts == 1
+        batcher.close()
+
+    asyncio.run(submit())
+
+
+def test_service_reports_a_dead_thread_and_replaces_it():
+    async def run() -> None:
+        service = Service(WordCounter())
+        service.batcher.start()
+        assert service.is_ready()
+        service.batcher._inbox.put(None)  # ends the thread, as nothing else can from outside
+        service.batcher.threads[0].join(10)
+        service.batcher._inbox.get()
+        assert not service.is_ready(), "health reports the dead thread"
+        assert service.is_ready() and b"headhunt_thread_restarts 1.0" in service.metrics.render()
+        assert await asyncio.wait_for(service.batcher.submit(["a b"]), 5) == [2.0]
+        service.batcher.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("token", ["", " ", "a\nb", "\u00e9"])
+def test_service_refuses_a_token_that_protects_nothing(token):
+    with pytest.raises(HeadhuntError, match="token= must be"):
+        Service(WordCounter(), token=token)

@@ -22,9 +22,12 @@ from conftest import sentences
 
 from headhunt.delivery.corpus import label_corpus
 from headhunt.delivery.corpus.manifest import MANIFEST, SUCCESS
+from headhunt.delivery.corpus.output import OutputDirectory
+from headhunt.delivery.corpus.shards import MAX_ATTEMPTS, Labeller
 from headhunt.engine import api
 from headhunt.errors import DataError, HeadhuntError, ModelError
 from headhunt.spec import Recipe, Spec
+from headhunt.storage import PARTIAL
 
 SHARD = 32  # rows of a shard in these tests
 
@@ -291,6 +294,73 @@ def test_second_job_makes_only_missing_shards(tmp_path, models):
     assert [path for path in shards if before[path] != after[path]] == shards[1:3]
     check_rows(read(tmp_path / "out"), predictor, corpus(150))
     assert not (tmp_path / "out" / ".part-x.partial").exists()
+
+
+def test_second_job_at_the_same_time_is_refused(tmp_path, models):
+    model, _ = models()
+    write(corpus(40), tmp_path / "in" / "a.parquet")
+    with OutputDirectory(str(tmp_path / "out")).lock():
+        before = sorted(path.name for path in (tmp_path / "out").iterdir())
+        with pytest.raises(HeadhuntError, match="Only one job may write to a folder; another is writing"):
+            label(model, tmp_path / "in", tmp_path / "out")
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == before, "nothing is touched"
+    assert label(model, tmp_path / "in", tmp_path / "out").labelled == 40
+
+
+def test_leftovers_of_a_killed_job_are_removed_and_do_not_block(tmp_path, models):
+    model, _ = models()
+    write(corpus(40), tmp_path / "in" / "a.parquet")
+    out = tmp_path / "out"
+    out.mkdir()
+    leftovers = [f"._manifest.json.0123{PARTIAL}", f".part-000000-000000000000.parquet.4567{PARTIAL}", ".headhunt.lock"]
+    for name in [*leftovers, ".attempts-part-000000-000000000000.parquet"]:
+        (out / name).write_text("cut")
+    assert label(model, tmp_path / "in", out).labelled == 40
+    assert not list(out.glob(".*")), "nothing hidden is left, not even the lock"
+
+
+def test_folder_with_other_files_is_refused_and_left_alone(tmp_path, models):
+    model, _ = models()
+    write(corpus(40), tmp_path / "in" / "a.parquet")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.docx").touch()
+    with pytest.raises(HeadhuntError, match="has other files"):
+        label(model, tmp_path / "in", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.docx"]
+
+
+def test_shard_that_kills_its_workers_is_listed_as_failed(tmp_path, models, monkeypatch):
+    model, _ = models()
+    write(corpus(3 * SHARD), tmp_path / "in" / "a.parquet")
+    real, deaths = Labeller._write, []
+
+    def die(self, shard):
+        while shard.start == SHARD:  # as a worker that is restarted after each death
+            deaths.append(shard.name)
+            if len(deaths) > 50:
+                raise AssertionError("the shard is tried for ever")
+            result = self.make(shard)
+            raise RestartedError(result)
+        return real(self, shard)
+
+    class RestartedError(Exception):
+        pass
+
+    make = Labeller.make
+
+    def restart(self, shard):
+        try:
+            return make(self, shard)
+        except RestartedError as death:
+            return death.args[0]
+
+    monkeypatch.setattr(Labeller, "_write", die)
+    monkeypatch.setattr(Labeller, "make", restart)
+    summary = label(model, tmp_path / "in", tmp_path / "out")
+    assert len(deaths) == MAX_ATTEMPTS and summary.labelled == 2 * SHARD and not summary.complete
+    assert "rows 33 to 64: 5 workers died while they labelled them" in "".join(summary.unreadable.values())
+    monkeypatch.undo()
+    assert label(model, tmp_path / "in", tmp_path / "out").complete, "the next job tries again"
 
 
 def test_different_job_into_the_same_folder_is_refused(tmp_path, models):

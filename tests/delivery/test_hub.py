@@ -147,6 +147,43 @@ def test_push_explains_errors_of_the_hub_and_the_network(model, monkeypatch):
     assert "HF_HUB_OFFLINE is set" in refusal(plan)
 
 
+@WITHOUT_XET
+@pytest.mark.parametrize("case", ["plain", "conv-blocks"])
+def test_push_uploads_no_code_of_the_folder(encoders, case, tmp_path, monkeypatch):
+    model = make_predictor(encoders(), case)[0].save(tmp_path / "model")
+    clean = {path.name: path.read_bytes() for path in model.iterdir() if path.suffix in (".py", ".json")}
+    for name in CODE:
+        (model / name).write_text("raise SystemExit('not the code of Headhunt')")
+    for name in ("config.json", "tokenizer_config.json"):
+        config = json.loads((model / name).read_text())
+        config["auto_map"] = {"AutoTokenizer": ["evil/repo--model.Tokenizer", None], "AutoConfig": "evil/repo--x.Y"}
+        if case != "plain" and name == "config.json":
+            config["encoder"]["auto_map"] = {"AutoModel": "evil/repo--x.Y"}
+        (model / name).write_text(json.dumps(config))
+    plan = plan_upload(model)
+    assert "config.json is not as Headhunt wrote it and is replaced" in plan.notes
+    with Hub() as hub:
+        in_process(hub, monkeypatch, TOKEN)
+        push(plan, "me/films")
+        files = hub.repos["me/films"].files
+    assert "evil" not in json.dumps([content.decode("latin-1") for content in files.values()])
+    assert {name for name in files if name.endswith(".py")} == (set() if case == "plain" else CODE)
+    for name, content in clean.items():
+        uploaded = files[name] if name.endswith(".py") else json.loads(files[name])
+        assert uploaded == (content if name.endswith(".py") else json.loads(content)), name
+    assert plan.files == {name: len(content) for name, content in files.items()}
+
+
+def test_push_refuses_symbolic_links(model, tmp_path):
+    (tmp_path / "secret").write_text("of another place")
+    (model / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelError, match=r"must be in its folder; vocab\.txt links to another place"):
+        plan_upload(model)
+    (model / "vocab.txt").unlink()
+    (model / "notes.txt").symlink_to(tmp_path / "secret")
+    assert "notes.txt" in plan_upload(model).skipped, "a link that is not uploaded does no harm"
+
+
 @pytest.mark.parametrize("repo", ["", "a/b/c", "me/films--x", "me/fi lms", "me/.git", "-x", "me/" + "x" * 100])
 def test_push_refuses_an_invalid_repository_name(repo, tmp_path):
     done = CliRunner().invoke(app, ["push", str(tmp_path), "--dry-run", "--", repo])

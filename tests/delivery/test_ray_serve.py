@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,8 +20,11 @@ from serving import (
     CLOSE,
     MALFORMED,
     ServiceClient,
+    WordCounter,
     exports_fixture,  # noqa: F401
 )
+
+from headhunt.errors import HeadhuntError
 
 pytest.importorskip("fastapi")
 
@@ -45,7 +49,8 @@ def test_ray_serve_predicts_as_the_model_does(exports, tmp_path):
         ],
     }
     (tmp_path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
-    env = {**os.environ, "RAY_ADDRESS": "local", "HEADHUNT_TOKEN": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0"}
+    env.pop("HEADHUNT_TOKEN", None)
     command = [Path(sys.executable).parent / "serve", "run", tmp_path / "config.yaml"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=tmp_path)
@@ -71,8 +76,73 @@ def test_ray_serve_predicts_as_the_model_does(exports, tmp_path):
         for status, body in [*MALFORMED[:26], (413, b" " * 1_000_001)]:
             received, _, response = service.request(body=body)
             assert (received, list(response)) == (status, ["error"]), body[:40]
+        assert service.metrics()["headhunt_texts_total"] >= 200
         assert service.request("/nothing")[0] == 404 and service.request()[0] == 405
         assert service.request(body={"text": "a"}, headers={"content-type": "text/plain"})[0] == 415
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
+
+
+def request_replica(replica, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None):
+    """Return status, headers and body of a response, as Ray's proxy asks a replica for it."""
+    starlette = pytest.importorskip("starlette.requests")
+    fields = {"content-type": "application/json", **(headers or {})}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": f"/films{path}",
+        "root_path": "/films",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def call():
+        replica.started = False  # each test has its own event loop
+        replica.service.batcher.threads = [replica.service.batcher._make_thread(0)]
+        response = await replica(starlette.Request(scope, receive))
+        replica.service.batcher.close()
+        replica.service.batcher._inbox = type(replica.service.batcher._inbox)()
+        replica.service.batcher._closing = False
+        return response.status_code, dict(response.headers), response.body
+
+    return asyncio.run(call())
+
+
+@pytest.fixture
+def replica_class(monkeypatch):
+    pytest.importorskip("ray.serve")
+    from headhunt.delivery.serve import ray_serve
+
+    monkeypatch.setattr(ray_serve, "load_model", lambda *_: WordCounter())
+    return ray_serve.Replica
+
+
+def test_replica_has_the_limits_tokens_and_metrics_of_the_service(replica_class):
+    from headhunt.delivery.serve.limits import Limits
+
+    replica = replica_class("folder", limits=Limits(max_texts=2, max_body=1000), token="secret")
+    token = {"authorization": "Bearer secret"}
+    assert request_replica(replica, "POST", "/predict", b'{"text": "a"}')[0] == 401
+    assert request_replica(replica, "GET", "/metrics")[0] == 401
+    status, _, body = request_replica(replica, "POST", "/predict", b'{"text": "a b"}', token)
+    assert status == 200 and json.loads(body)["label"] == 2.0
+    assert request_replica(replica, "POST", "/predict", b'{"texts": ["a", "b", "c"]}', token)[0] == 413
+    assert request_replica(replica, "POST", "/predict", b" " * 1001, token)[0] == 413
+    status, headers, body = request_replica(replica, "GET", "/metrics", headers=token)
+    assert status == 200 and b'headhunt_refused_total{reason="token"} 1.0' in body
+    assert headers["content-type"].startswith("text/plain")
+    assert request_replica(replica, "GET", "/health")[0] == 200
+
+
+def test_ray_serve_refuses_an_empty_token(replica_class, monkeypatch):
+    from headhunt.delivery.serve import ray_serve
+
+    monkeypatch.setenv("HEADHUNT_TOKEN", "")
+    with pytest.raises(HeadhuntError, match="token= must be"):
+        ray_serve.app({"model": "folder"})
+    with pytest.raises(HeadhuntError, match="token= must be"):
+        replica_class("folder", token="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import sentences
@@ -99,5 +100,12 @@ def test_check_new_directory_refuses_files_and_used_directories(tmp_path):
 def test_new_run_directory_avoids_existing_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert str(new_run_directory("my data/x")) == "runs/my-data-x"
-    (tmp_path / "runs" / "my-data-x").mkdir(parents=True)
+    assert (tmp_path / "runs" / "my-data-x").is_dir()
     assert str(new_run_directory("my data/x")) == "runs/my-data-x-2"
+
+
+def test_new_run_directory_gives_every_search_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(new_run_directory, ["films: good/bad"] * 24))
+    assert len(set(paths)) == 24 and all(path.is_dir() and path.parent.name == "runs" for path in paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 from report_runs import make_run
 
 from headhunt.report.model_card import render
@@ -71,3 +72,23 @@ def test_model_card_without_test_says_so(search):
 
 def test_model_card_never_shows_texts_of_mistakes(search):
     assert "Not the worst evening" not in card_of(*search)
+
+
+HOSTILE = "a\n```\n# injected\n<script>alert(1)</script>\n[x](javascript:alert(1))\n~~~\n````\n# injected\n"
+
+
+@pytest.mark.parametrize("command", [None, f"headhunt search DATA --text '{HOSTILE}'"])
+def test_model_card_keeps_hostile_names_inside_code(search, command):
+    task, result = search
+    hostile = replace(task, name=HOSTILE, columns=replace(task.columns, text=HOSTILE, label=HOSTILE))
+    facts = {**facts_of(result.winner.spec, hostile), "labels": [HOSTILE, *task.labels[1:]], "seed": 1}
+    facts["versions"] = {"torch": HOSTILE}
+    text = render(facts, folder=HOSTILE, task=hostile, result=result if command else None, command=command)
+    body = text.split("\n---\n", 1)[1]
+    tokens = MarkdownIt("commonmark").enable("table").parse(body)
+    inline = [child for token in tokens for child in token.children or []]
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert headings[1:] == [heading for heading in headings[1:] if "injected" not in heading] and len(headings) < 12
+    assert not [token for token in [*tokens, *inline] if token.type.startswith("html")], "no HTML"
+    assert not [token for token in inline if token.type == "link_open" and "javascript" in token.attrs["href"]]
+    assert any("# injected" in token.content for token in tokens if token.type == "fence"), "the command is shown"

@@ -207,6 +207,8 @@ def record(**fields) -> bytes:
         {"event": "model", "trial": 0, "folder": ".."},
         {"event": "model", "trial": 0, "folder": ""},
         {"event": "model", "trial": -2, "folder": "first"},
+        {"event": "failure", "trial": -2, "request": "save", "outcome": "error"},
+        {"event": "trial", "trial": -1, "spec": {}, "hash": "a", "params": None, "origin": "x", "bracket": 0},
     ],
     ids=lambda fields: " ".join(str(value) for value in fields.values())[:40],
 )
@@ -337,3 +339,64 @@ def test_reading_long_ledger_does_bounded_work_per_record(tmp_path):
             sys.setprofile(None)
         calls.append(len(profile))
     assert calls[1] < 2.1 * calls[0]
+
+
+def test_two_broken_lines_that_join_into_valid_json_are_refused(tmp_path):
+    """The beginning of one record and the end of another, as a lost block leaves them."""
+    with LedgerWriter(RunDirectory(tmp_path)) as ledger:
+        ledger.begin(STARTED)
+        for trial in (0, 1):
+            ledger.append(TrialAdded(trial, {}, f"hash{trial}", None, "random", 0))
+        ledger.append(TrialStarted(0, 0, 0), TrialStarted(1, 0, 0))
+    path = RunDirectory(tmp_path).ledger
+    *lines, first, second = path.read_bytes().splitlines()
+    joined = first[: first.index(b'"trial"')] + second[second.index(b'"trial"') :]
+    assert json.loads(joined)["trial"] == 1, "valid JSON of two records"
+    path.write_bytes(b"\n".join([*lines, joined, first]) + b"\n")
+    with pytest.raises(RunError, match=r"Line 4 .* checksum"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "checkpoints", "models", "task", "search.json"])
+def test_writer_refuses_a_run_with_links_and_leaves_their_targets_alone(tmp_path, name):
+    target = tmp_path / "target"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(target)
+    with pytest.raises(RunError, match=rf"must be in its folder; .*{name} is a link to"):
+        LedgerWriter(RunDirectory(tmp_path / "run"))
+    assert not target.exists()
+
+
+def test_writer_refuses_links_inside_folders_of_a_run_and_accepts_best(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    (directory.models / "000001").mkdir(parents=True)
+    directory.link_best("000001")
+    LedgerWriter(directory).close()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    directory.checkpoint(1, 0).symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(RunError, match="000001-0 is a link to"):
+        LedgerWriter(directory)
+
+
+def test_writer_does_not_follow_a_lock_that_is_a_link(tmp_path):
+    (tmp_path / "target").write_text("untouched")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "target")
+    LedgerWriter(RunDirectory(tmp_path / "run")).close()
+    assert (tmp_path / "target").read_text() == "untouched"
+
+
+def test_writer_sweeps_what_killed_workers_left(tmp_path):
+    directory = RunDirectory(tmp_path)
+    leftovers = [
+        tmp_path / ".model.0123.partial",
+        directory.models / ".000001.4567.partial",
+        directory.checkpoint(1, 0).parent / ".000001-0.89ab.partial",
+        directory.predictions(1, 0).parent / ".000001-0.npz.cdef.partial",
+    ]
+    for path in leftovers:
+        path.mkdir(parents=True)
+        (path / "weights").touch()
+    directory.checkpoint(1, 0).mkdir()
+    LedgerWriter(directory).close()
+    assert not any(path.exists() for path in leftovers) and directory.checkpoint(1, 0).exists()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,3 +222,41 @@ def test_spec_in_result_keeps_its_hash(tmp_path):
     directory.write_result(RESULT)
     winner = directory.read_result().winner
     assert isinstance(winner.spec, Spec) and winner.spec.hash == RESULT.winner.spec.hash
+
+
+@pytest.mark.parametrize("name", ["../model", "/etc/passwd", "a/b", "..", "", "C:x"])
+def test_paths_of_a_run_are_built_from_bare_names_only(tmp_path, name):
+    directory = RunDirectory(tmp_path)
+    for build in (
+        lambda: directory.test_predictions(name),
+        lambda: directory.ablation_predictions(name, 0),
+        lambda: directory.best_model(name, ended=False),
+    ):
+        with pytest.raises(RunError, match="must be that of a file in its folder"):
+            build()
+
+
+def test_sizes_ignore_foreign_names_and_files_that_vanish(tmp_path):
+    directory = RunDirectory(tmp_path)
+    for name in ("000001-0", "1x-2", "000002-1-all"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert directory.checkpoint_sizes() == {(1, 0): 0}
+
+
+def test_claim_lets_one_of_many_searches_begin(tmp_path):
+    directory, outcomes = RunDirectory(tmp_path / "run"), []
+
+    def begin(number: int) -> None:
+        with suppress(RunError), directory.claim():
+            time.sleep(0.02)
+            directory.write_settings(replace(SETTINGS, seed=number))
+            outcomes.append(number)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 1 and directory.read_settings().seed == outcomes[0]
+    with pytest.raises(RunError, match=r"holds a search\. Resume it"), directory.claim():
+        pass

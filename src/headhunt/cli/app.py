@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headhunt.cli import deliver, models, search
+from headhunt.cli import cache, deliver, models, search
 from headhunt.cli.flags import refuse_renamed, translate
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
+from headhunt.storage import CacheOwnerError
 
 
 class Commands(TyperGroup):
@@ -37,6 +38,9 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except HeadhuntError as error:
             log(f"error: {translate(str(error), ctx.invoked_subcommand)}")
+            raise typer.Exit(2) from None
+        except CacheOwnerError as error:
+            log(f"error: {error}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             log("stopped")
@@ -88,6 +92,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
     ],
     "Train and use one model": [models.fit, models.evaluate, models.predict],
     "Deliver": [deliver.export, deliver.serve, deliver.push],
+    "Maintain": [cache.cache],
 }
 for panel, commands in GROUPS.items():
     for command in commands:

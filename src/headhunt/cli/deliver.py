@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,6 +142,8 @@ def serve(
     """
     from headhunt.delivery import serve as service
 
+    if token is None and os.environ.get("HEADHUNT_TOKEN") is not None:
+        token = ""  # set, and empty: refused, where typer would serve without a token
     limits = service.Limits(
         max_body=max_body,
         max_texts=max_texts,

@@ -22,6 +22,7 @@ RENAMED_PROBLEM_TYPES = {
 
 ARGUMENTS = (
     "calibrate",
+    "clear",
     "data",
     "device",
     "dry_run",

@@ -200,7 +200,7 @@ def open_writer(out: Path | None, as_json: bool, pair: bool) -> Iterator[Predict
         if out:
             try:
                 out.parent.stat()  # a missing folder is more likely a typing error than a wish
-                file = stack.enter_context(atomic_file(out, sync=False))
+                file = stack.enter_context(atomic_file(out))
             except OSError as error:
                 message = f"--out must be a file that can be written; {out}: {error.strerror}."
                 raise HeadhuntError(message) from None

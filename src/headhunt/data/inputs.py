@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import MAX_TEXT, Columns, find_columns, is_string
+from headhunt.data.decoding import TooLargeError, parquet_step
 from headhunt.data.problems import Problems, brief, quote, quote_some
 from headhunt.data.readers import FORMATS, detect_format, read_file
 from headhunt.data.sources import Rows
@@ -167,8 +168,10 @@ class ParquetRows:
         self.rows = self._file.metadata.num_rows
         self.schema = self._file.schema_arrow
         self._ends = np.cumsum([group.num_rows for group in groups])
+        size = store.get_file_info(path).size or 0
+        largest_step = parquet_step(self._file, lambda: store.open_input_file(path), size)
         width = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
-        self._step = int(np.clip(READ_BYTES / max(1, width), 16, 8192))
+        self._step = min(int(np.clip(READ_BYTES / max(1, width), 16, 8192)), largest_step)
         self._stream: Iterator[pa.RecordBatch] | None = None
         self._at, self._rest = 0, None
         self._columns: list[str] | None = None
@@ -246,7 +249,7 @@ def open_rows(root: str, file: Input, texts: Sequence[str] = ()) -> ParquetRows 
             rows = ParquetRows(filesystem(root), file.path)
         else:
             rows = _read_table(root, file, texts)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, TooLargeError) as error:
         raise UnreadableInputError(brief(error)) from None
     names = rows.schema.names
     if len(set(names)) < len(names):
@@ -287,7 +290,7 @@ def _fetch(root: str, file: Input) -> Path:
     key = hashlib.blake2b(repr((root, file)).encode(), digest_size=12).hexdigest()
     path = cache_dir("tables") / f"{key}-{PurePosixPath(file.path).name}"
     if not path.exists():
-        with atomic_file(path, sync=False) as copy, filesystem(root).open_input_stream(file.path, None) as remote:
+        with atomic_file(path) as copy, filesystem(root).open_input_stream(file.path, None) as remote:
             shutil.copyfileobj(remote, copy, READ_BYTES)
         os.utime(path, ns=(file.time, file.time))  # the time is in the key of the converted table
     return path

@@ -6,7 +6,6 @@ Text formats may be compressed with gzip. Everything that cannot be read is adde
 import gzip
 import json
 import mmap
-import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
+from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
 from headhunt.data.problems import Problems, UnreadableError, brief, quote
 from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached
@@ -36,6 +36,8 @@ FORMATS = {
     ".ipc": "arrow",
 }
 _MAGIC = {b"PAR1": "Parquet", b"PK\x03\x04": "zip or Excel", b"\x89PNG": "PNG", b"%PDF": "PDF", b"\x1f\x8b": "gzip"}
+_SURROGATE = "with half a character (a lone surrogate such as \\ud83d)"
+_WHOLE_CHARACTERS = "Write both halves, or the character itself in UTF-8"
 _ONE_PER_LINE = 'Write one object per line, such as {"text": "…", "label": "…"}'
 
 
@@ -78,6 +80,8 @@ def read_file(path: Path, where: str, problems: Problems) -> Table | None:
         return _read_plain(path, path, file_format, where, problems)
     except UnreadableError:
         return None
+    except TooLargeError as error:
+        problems.add(where, str(error), "If you trust it, unpack it or write it in several files")
     except FileNotFoundError:
         problems.add(where, "there is no such file", "Check the path")
     except PermissionError as error:
@@ -96,8 +100,11 @@ def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> 
         dir=cache_dir("tables") if path.stat().st_size > MAX_IN_MEMORY else None
     ) as folder:
         plain = Path(folder) / "plain"
+        limit = SizeLimit(path.stat().st_size, Path(folder))
         with gzip.open(path) as packed, plain.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked, BLOCK_BYTES)
+            while block := packed.read(BLOCK_BYTES):
+                limit.check(unpacked.tell() + len(block))
+                unpacked.write(block)
         if not plain.stat().st_size:
             problems.add(where, "the file is empty", "Give a file with a header and rows")
             raise UnreadableError
@@ -117,8 +124,15 @@ def _read_plain(path: Path, origin: Path, file_format: str, where: str, problems
 
 def _write_parquet(path: Path, writer: TableWriter) -> None:
     with pq.ParquetFile(path, memory_map=True) as file:
-        for batch in file.iter_batches(batch_size=65536):
-            writer.add(pa.Table.from_batches([batch]))
+        step = parquet_step(file, lambda: path.open("rb"), path.stat().st_size)
+        batches: list[pa.RecordBatch] = []
+        for batch in file.iter_batches(batch_size=step):
+            batches.append(batch)
+            if sum(piece.nbytes for piece in batches) > BLOCK_BYTES or len(batches) == 64:
+                writer.add(pa.Table.from_batches(batches))
+                batches = []
+        if batches:
+            writer.add(pa.Table.from_batches(batches))
         if not writer.rows:
             writer.add(file.schema_arrow.empty_table())
 
@@ -218,10 +232,11 @@ class _LineParser:
         self.invalid: list[int] = []
         self.reason = ""
         self.not_objects: list[int] = []
+        self.surrogates: list[int] = []
 
     @property
     def skipped(self) -> list[int]:
-        return sorted(self.invalid + self.not_objects)
+        return sorted(self.invalid + self.not_objects + self.surrogates)
 
     def parse(self, piece: bytes, first: int) -> list[dict[str, Any]]:
         objects = []
@@ -233,15 +248,27 @@ class _LineParser:
                 self.invalid.append(number)
                 self.reason = self.reason or brief(error)
                 continue
-            if isinstance(value, dict):
-                objects.append(value)
-            else:
+            if not isinstance(value, dict):
                 self.not_objects.append(number)
+            elif "\\u" in line and _has_surrogate(value):
+                self.surrogates.append(number)
+            else:
+                objects.append(value)
         return objects
 
     def report(self, where: str, problems: Problems) -> None:
         problems.add_rows(where, f"not valid JSON ({self.reason})", self.invalid, _ONE_PER_LINE)
         problems.add_rows(where, "not a JSON object", self.not_objects, _ONE_PER_LINE)
+        problems.add_rows(where, _SURROGATE, self.surrogates, _WHOLE_CHARACTERS)
+
+
+def _has_surrogate(value: Any) -> bool:
+    """Return whether a value contains half of a surrogate pair, which no text in UTF-8 can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _write_json_array(path: Path, where: str, problems: Problems, writer: TableWriter) -> None:
@@ -252,8 +279,11 @@ def _write_json_array(path: Path, where: str, problems: Problems, writer: TableW
         raise UnreadableError from None
     wrong = [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
     problems.add_rows(where, "not a JSON object", wrong, _ONE_PER_LINE)
-    writer.skipped = wrong
-    writer.add(_from_objects([row for row in rows if isinstance(row, dict)], writer.mixed))
+    halves = [number for number, row in enumerate(rows, 1) if isinstance(row, dict) and _has_surrogate(row)]
+    problems.add_rows(where, _SURROGATE, halves, _WHOLE_CHARACTERS)
+    writer.skipped = sorted(wrong + halves)
+    skipped = set(writer.skipped)
+    writer.add(_from_objects([row for number, row in enumerate(rows, 1) if number not in skipped], writer.mixed))
 
 
 def _from_objects(objects: list[dict[str, Any]], mixed: dict[str, str], first: int = 1) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from headhunt.data.decoding import SizeLimit, TooLargeError, check_table
 from headhunt.data.problems import Problems
-from headhunt.storage import cache_dir
+from headhunt.storage import cache_dir, copy_permissions, mark_used, prune_cache, remove, sync_directory, sync_file
 
 MAX_IN_MEMORY = 32 << 20  # bytes; a larger file is converted once and mapped from the cache
+MAX_DECODED_IN_MEMORY = 512 << 20  # bytes; a file that decodes to more is mapped from the cache too
 _CACHE_VERSION = 1
+
+
+class _MemoryLimitError(Exception):
+    """Signal that rows do not fit into memory."""
 
 
 class Table(NamedTuple):
@@ -36,10 +42,12 @@ class TableWriter:
 
     Args:
         path: The Arrow file; None keeps the rows in memory.
+        limit: The size that the rows may have; no limit by default.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, limit: SizeLimit | None = None) -> None:
+        self.path, self.limit = path, limit
+        self.bytes = 0
         self.skipped: list[int] = []
         self.mixed: dict[str, str] = {}
         self.rows = 0
@@ -49,7 +57,16 @@ class TableWriter:
         self._metadata: dict[bytes, bytes] = {}
 
     def add(self, table: pa.Table) -> None:
-        """Append rows. Later rows may add columns or widen their types (null to string, integers to floats)."""
+        """Append rows. Later rows may add columns or widen their types (null to string, integers to floats).
+
+        Raises:
+            TooLargeError: If the rows exceed the limit.
+        """
+        self.bytes += table.nbytes
+        if self.limit is not None:
+            self.limit.check(self.bytes, self.rows + len(table))
+        if self.path is None and self.bytes > MAX_DECODED_IN_MEMORY:
+            raise _MemoryLimitError
         schema = table.schema.remove_metadata()
         if self._schema is None:
             # Files written by `datasets` keep the names of classes in their metadata.
@@ -130,41 +147,74 @@ def read_cached(
 
     Args:
         path: The file.
-        origin: The file that the user gave; its path, size and time are the key of the cache.
+        origin: The file that the user gave; its path, size and times are the key of the cache.
         variant: The way of reading, for example the delimiter; another part of the key.
         problems: The list that `fill` adds to.
         fill: Writes the rows of the file into a table.
     """
+    size, before = origin.stat().st_size, len(problems.lines)
     if path.stat().st_size < MAX_IN_MEMORY:
-        writer = TableWriter(None)
-        fill(writer)
-        return Table(writer.finish(), np.array(writer.skipped, np.int64), writer.mixed)
+        writer = TableWriter(None, SizeLimit(size))
+        try:
+            fill(writer)
+            return Table(writer.finish(), np.array(writer.skipped, np.int64), writer.mixed)
+        except _MemoryLimitError:
+            del writer, problems.lines[before:]
     state = origin.stat()
-    key = repr((str(origin.resolve()), state.st_size, state.st_mtime_ns, variant, _CACHE_VERSION))
+    # The time of the last change of the entry (ctime) cannot be set: a file with an old time is noticed.
+    times = state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+    key = repr((str(origin.resolve()), state.st_size, times, variant, _CACHE_VERSION))
     cache = cache_dir("tables")
     cached = cache / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.arrow"
     if cached.exists():
-        return Table(map_arrow(cached), np.empty(0, np.int64), {})
-    before = len(problems.lines)
+        try:
+            table = map_arrow(cached)
+            mark_used(cached)
+            return Table(table, np.empty(0, np.int64), {})
+        except (OSError, ValueError, pa.ArrowException, TooLargeError):
+            remove(cached)  # damaged: converted again
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        writer = TableWriter(Path(folder) / "rows.arrow")
+        writer = TableWriter(Path(folder) / "rows.arrow", SizeLimit(size, cache))
         fill(writer)
         table = writer.finish()
         if writer.path and writer.path.exists() and not writer.mixed and len(problems.lines) == before:
             del table
+            copy_permissions(origin, writer.path)
+            sync_file(writer.path)
             writer.path.replace(cached)  # atomic: the temporary directory is on the same file system
+            sync_directory(cache)
             table = map_arrow(cached)
+            prune_cache("tables")
     return Table(table, np.array(writer.skipped, np.int64), writer.mixed)
 
 
 def map_arrow(path: Path) -> pa.Table:
-    """Memory-map an Arrow file, in the file format or the stream format."""
-    source = pa.memory_map(str(path))
+    """Memory-map an Arrow file, in the file format or the stream format, and check its structure.
+
+    Raises:
+        pa.ArrowInvalid: If the file is damaged.
+        TooLargeError: If compressed buffers decode to too much.
+    """
+    source, limit = pa.memory_map(str(path)), SizeLimit(path.stat().st_size)
     try:
-        return pa.ipc.open_file(source).read_all()
+        reader = pa.ipc.open_file(source)
+        batches = map(reader.get_batch, range(reader.num_record_batches))
+        return _collect(reader.schema, batches, limit)
     except pa.ArrowInvalid:
         source.seek(0)
-        return pa.ipc.open_stream(source).read_all()
+        stream = pa.ipc.open_stream(source)
+        return _collect(stream.schema, stream, limit)
+
+
+def _collect(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: SizeLimit) -> pa.Table:
+    tables, decoded, rows = [schema.empty_table()], 0, 0
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        check_table(table)  # before anything else: the size of a damaged table is as wrong as its offsets
+        decoded, rows = decoded + table.nbytes, rows + len(table)
+        limit.check(decoded, rows)
+        tables.append(table)
+    return pa.concat_tables(tables[1:] or tables)
 
 
 def from_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1) -> pa.Table:
@@ -176,8 +226,12 @@ def from_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             values = list(values)
             mixed[name] = _describe_mix(values, first)
-            arrays[name] = pa.array([None if value is None else str(value) for value in values], pa.string())
+            arrays[name] = pa.array([None if value is None else _to_text(value) for value in values], pa.string())
     return pa.table(arrays)
+
+
+def _to_text(value: Any) -> str:
+    return str(value).encode(errors="replace").decode()  # lone surrogates cannot be stored
 
 
 def _describe_mix(values: list[Any], first: int) -> str:
@@ -189,5 +243,7 @@ def _describe_mix(values: list[Any], first: int) -> str:
 
 
 def _name_type(value: Any) -> str:
+    if isinstance(value, str) and _to_text(value) != value:
+        return "text with half a character (a lone surrogate)"
     names = {bool: "true/false", int: "integers", float: "numbers", str: "text", dict: "objects", list: "lists"}
     return next((name for kind, name in names.items() if isinstance(value, kind)), type(value).__name__)

@@ -1,29 +1,37 @@
 """Upload a model folder to the Hugging Face Hub.
 
-Only the files that belong to a model are uploaded, and only if the folder loads.
+Only the files that belong to a model are uploaded, and only if the folder loads. Code is taken from this package, never
+from the folder: others may run what is uploaded under the name of its user.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from headhunt import modeling
 from headhunt.errors import HeadhuntError, ModelError
+from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 
 CODE = ("architecture.py", "configuration.py", "heads.py", "model.py")
+CONFIG, AUTO_MAP = "config.json", "auto_map"
+CLASSES = {
+    "AutoConfig": "configuration.HeadhuntConfig",
+    "AutoModelForSequenceClassification": "model.HeadhuntForSequenceClassification",
+}
 # The files that are uploaded. If the repository has one that this model does not have, it is deleted: shards or code of
 # an earlier model would be loaded in place of the new one.
 MODEL_FILES = (
     card.FILE,
     CARD,
-    "config.json",
+    CONFIG,
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
@@ -56,6 +64,8 @@ class UploadPlan:
     """Files and folders that are not uploaded."""
     notes: list[str]
     """Hints for the user before the model becomes visible to others."""
+    replaced: dict[str, bytes] = field(default_factory=dict)
+    """Contents of files that are not uploaded as they are in the folder."""
 
     @property
     def size(self) -> int:
@@ -76,8 +86,16 @@ def plan_upload(folder: str | Path) -> UploadPlan:
         raise ModelError(f"The outputs of {folder} must be finite; they are not. Train or save the model again.")
     entries = sorted(folder.iterdir(), key=lambda path: path.name)
     uploaded = [path for path in entries if path.is_file() and _is_model_file(path.name)]
-    files = {path.name: path.stat().st_size for path in uploaded}
-    notes = []
+    _refuse_links(uploaded)
+    replaced = _safe_contents(folder)
+    uploaded = [path for path in uploaded if path.name not in CODE or path.name in replaced]
+    files = {path.name: path.stat().st_size for path in uploaded} | {name: len(replaced[name]) for name in replaced}
+    # Differences in line ends are no reason for a note.
+    notes = [
+        f"{name} is not as Headhunt wrote it and is replaced"
+        for name, content in replaced.items()
+        if not (folder / name).is_file() or (folder / name).read_bytes().split() != content.split()
+    ]
     if card.FILE not in files:
         files[card.FILE] = len(card.render(_facts(folder), folder=folder.name).encode())
         notes.append(f"{card.FILE} is missing and is made from {CARD}")
@@ -85,7 +103,49 @@ def plan_upload(folder: str | Path) -> UploadPlan:
     if Path(encoder).is_absolute():
         notes.append(f"{CARD} names the folder of the encoder: {encoder}")
     skipped = [path.name + ("/" if path.is_dir() else "") for path in entries if path not in uploaded]
-    return UploadPlan(folder, dict(sorted(files.items())), skipped, notes)
+    return UploadPlan(folder, dict(sorted(files.items())), skipped, notes, replaced)
+
+
+def _refuse_links(paths: Iterable[Path]) -> None:
+    """Refuse files that are elsewhere: an upload would publish what they point to.
+
+    Raises:
+        ModelError: If one is a symbolic link.
+    """
+    links = [path.name for path in paths if path.is_symlink()]
+    if links:
+        raise ModelError(
+            f"The files of a model must be in its folder; {', '.join(links)} links to "
+            "another place. Copy the folder with  cp -rL  and push the copy."
+        )
+
+
+def _safe_contents(folder: Path) -> dict[str, bytes]:
+    """Return the code of the head from this package, and the configurations that name no other code.
+
+    Args:
+        folder: A model that Headhunt can load.
+    """
+    contents: dict[str, bytes] = {}
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    expected = {key: value for key, value in config.items() if key != AUTO_MAP}
+    if config.get("model_type") == HeadhuntConfig.model_type:
+        package = Path(modeling.__path__[0])
+        contents |= {name: (package / name).read_bytes() for name in CODE}
+        expected[AUTO_MAP] = CLASSES
+        expected["encoder"] = {key: value for key, value in config["encoder"].items() if key != AUTO_MAP}
+    if expected != config:
+        contents[CONFIG] = _encode(expected)
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file():
+        config = json.loads(settings.read_text(encoding="utf-8"))
+        if AUTO_MAP in config:
+            contents[settings.name] = _encode({key: value for key, value in config.items() if key != AUTO_MAP})
+    return contents
+
+
+def _encode(config: dict[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def check_repo(repo: str) -> str:
@@ -119,7 +179,7 @@ def push(plan: UploadPlan, repo: str, *, private: bool = True, message: str | No
     Raises:
         HubError: If the Hub cannot be reached or refuses the model; nothing is uploaded then.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 
     check_repo(repo)
     if get_token() is None:
@@ -134,11 +194,16 @@ def push(plan: UploadPlan, repo: str, *, private: bool = True, message: str | No
             raise HubError(f"{name} exists and is public. Pass private=False, or give another repository.")
         if not (plan.folder / card.FILE).exists():
             card.write(plan.folder)
-        api.upload_folder(
-            repo_id=name,
-            folder_path=plan.folder,
-            allow_patterns=list(plan.files),
-            delete_patterns=list(MODEL_FILES),
+        paths = {file: plan.folder / file for file in plan.files if file not in plan.replaced}
+        _refuse_links(paths.values())
+        contents: dict[str, Any] = {**paths, **plan.replaced}
+        old = [file for file in api.list_repo_files(name) if _is_model_file(file) and file not in contents]
+        api.create_commit(
+            name,
+            operations=[
+                *(CommitOperationDelete(file) for file in old),
+                *(CommitOperationAdd(file, content) for file, content in contents.items()),
+            ],
             commit_message=message or "Model from Headhunt",
         )
     return str(url)

@@ -128,11 +128,15 @@ def check_new_directory(path: Path) -> None:
 
 
 def new_run_directory(name: str) -> Path:
-    """Return a directory in `runs/` that does not exist yet."""
+    """Create a directory in `runs/` that did not exist, and return it. Two searches never get the same."""
     safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "search"
     path = Path("runs") / safe
     number = 2
-    while path.exists():
-        path = Path("runs") / f"{safe}-{number}"
-        number += 1
-    return path
+    path.parent.mkdir(exist_ok=True)
+    while True:
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            path = Path("runs") / f"{safe}-{number}"
+            number += 1

@@ -231,8 +231,9 @@ def search(
         encoders=encoders if len(encoders) > 1 else (),
         deliver=deliver,
     )
-    save_task(task, directory.task)
-    directory.write_settings(settings)
+    with directory.claim():
+        save_task(task, directory.task)
+        directory.write_settings(settings)
     SearchDriver(directory.path, settings, Resources(ray, trust_remote_code), budget, view).run()
     return Search(directory.path)
 

@@ -37,7 +37,7 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         # An encoder with its own code is unknown to AutoConfig; its configuration is then only on the instance.
         encoder_config = config.encoder_config if encoder is None else encoder.config
-        self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config))
+        self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config, trust_remote_code=False))
         self.head = HeadModule(
             config.architecture,
             width=encoder_config.hidden_size,

@@ -28,6 +28,13 @@ def escape_text(value: Any) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
 
 
+def code_block(text: str, language: str) -> str:
+    """Return text as a block of code, fenced by more backticks than it contains in a row."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
 def code(value: Any, max_length: int = 80, in_table: bool = False) -> str:
     """Return a name as inline code on one line, fenced by more backticks than it contains in a row.
 

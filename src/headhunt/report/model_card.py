@@ -17,7 +17,7 @@ from typing import Any
 from headhunt import storage
 from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, expected_calibration_error
 from headhunt.modeling.architecture import from_dict
-from headhunt.report.markdown import bullet_list, code, escape_text, section, table
+from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
 from headhunt.run.directory import MODEL_INFO
 from headhunt.run.results import PLAIN, WINNER, SearchResult
 from headhunt.run.task import TaskInfo
@@ -239,11 +239,14 @@ class _Card:
         )
         return [
             f"With transformers alone; {code(self.folder)} is this folder, or its name on the Hub. {source}",
-            "```python\nfrom transformers import pipeline\n"
-            f'classify = pipeline("text-classification", {where}{trust})\n'
-            f"print(classify({text}, truncation=True{every}))\n```",
+            code_block(
+                "from transformers import pipeline\n"
+                f'classify = pipeline("text-classification", {where}{trust})\n'
+                f"print(classify({text}, truncation=True{every}))",
+                "python",
+            ),
             "With Headhunt, which truncates long texts as in training and runs no code from the folder:",
-            f"```python\nimport headhunt\nmodel = headhunt.load({where})\nprint(model.predict({texts})[0])\n```",
+            code_block(f"import headhunt\nmodel = headhunt.load({where})\nprint(model.predict({texts})[0])", "python"),
         ]
 
     def evaluation(self) -> list[str]:
@@ -376,7 +379,7 @@ class _Card:
         parts = [", ".join(f"{name} {escape_text(value)}" for name, value in versions.items())] if versions else []
         command = self.command or self._fit_command()
         if command:
-            parts.append(f"```console\n$ {command}\n```")
+            parts.append(code_block(f"$ {command}", "console"))
         return parts
 
     def _fit_command(self) -> str | None:

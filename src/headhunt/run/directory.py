@@ -19,10 +19,12 @@ RUN/result.json, importance.json, ablation.json, report.html, report.json
 
 from __future__ import annotations
 
-import os
+import json
+import re
+import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -33,12 +35,13 @@ from headhunt.errors import ModelError
 from headhunt.run import schema
 from headhunt.run.plan import Plan
 from headhunt.run.results import AblationResult, Importances, SearchResult
-from headhunt.run.schema import RunError
+from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
-from headhunt.storage import atomic_file, directory_size
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, sweep_partial
 
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
+FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
 Key = tuple[int, int]  # trial and rung
 
 
@@ -121,6 +124,47 @@ class RunDirectory:
         """The ensemble of the best trials."""
         return self.path / "ensemble"
 
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the lock of a new run while its first files are written, so that two searches never mix.
+
+        Raises:
+            RunError: If a search was begun here, or another is being begun.
+        """
+        try:
+            lock = hold_lock(self.lock)
+        except LockTimeout:
+            raise RunError(f"out= must be a new directory; another search is using {self.path}. Use another.") from None
+        try:
+            if self.exists() or self.settings.exists():
+                raise RunError(f"out= must be a new directory; {self.path} holds a search. Resume it, or use another.")
+            self.refuse_links()
+            yield
+        finally:
+            lock.release()
+
+    def sweep(self) -> None:
+        """Remove temporary files and directories that killed workers left; call it with the lock held."""
+        for folder in (self.path, self.task, *(self.path / name for name in FOLDERS)):
+            sweep_partial(folder)
+
+    def refuse_links(self) -> None:
+        """Refuse a run whose files or folders are links to other places: writing would change what they point to.
+
+        `RUN/best` is the one link that Headhunt makes, and nothing is written through it.
+
+        Raises:
+            RunError: If there is one.
+        """
+        folders = (self.path, self.task, *(self.path / name for name in FOLDERS))
+        entries = [entry for folder in folders if folder.is_dir() for entry in folder.iterdir()]
+        links = [entry for entry in entries if entry.is_symlink() and entry != self.path / "best"]
+        if links:
+            raise RunError(
+                f"The files of a run must be in its folder; {links[0]} is a link to {links[0].readlink()}. "
+                "Replace it by a copy, or remove it."
+            )
+
     def exists(self) -> bool:
         """Return whether a search was begun here."""
         return self.ledger.exists()
@@ -147,10 +191,12 @@ class RunDirectory:
 
     def test_predictions(self, name: str) -> Path:
         """Return the file for a model's predictions of the test rows."""
+        _require_bare(name)
         return self.path / "test" / f"{name}.npz"
 
     def ablation_predictions(self, spec_hash: str, seed: int) -> Path:
         """Return the file for a variant's predictions of validation rows."""
+        _require_bare(spec_hash)
         return self.path / "ablation" / f"{spec_hash}-{seed}.npz"
 
     def trial_model(self, trial: int, rung: int) -> Path:
@@ -225,13 +271,15 @@ class RunDirectory:
             saved: Name of the best model so far, from `State.model`.
             ended: Whether the search has ended.
         """
+        if saved is not None:
+            _require_bare(saved)
         delivered = self.model if is_model(self.model) else None
         so_far = self.models / saved if saved and is_model(self.models / saved) else None
         return (delivered or so_far) if ended else (so_far or delivered)
 
     def link_best(self, name: str) -> None:
         """Point `RUN/best` to a model, atomically, where the file system has links."""
-        link, fresh = self.path / "best", self.path / f".best.{os.getpid()}"
+        link, fresh = self.path / "best", self.path / f".best.{secrets.token_hex(8)}{PARTIAL}"
         target = f"{self.models.name}/{name}"
         try:
             if link.is_symlink() and str(link.readlink()) == target:
@@ -245,11 +293,13 @@ class RunDirectory:
 
     def checkpoint_sizes(self) -> dict[Key, int]:
         """Return the bytes of every checkpoint on disk."""
-        return {_key(path.name): directory_size(path) for path in self.path.glob("checkpoints/[0-9]*-[0-9]*")}
+        folders = self.path.glob("checkpoints/[0-9]*-[0-9]*")
+        return {_key(path.name): directory_size(path) for path in folders if _is_key(path.name)}
 
     def prediction_sizes(self) -> dict[Key, int]:
         """Return the bytes of every file of predictions."""
-        return {_key(path.stem): path.stat().st_size for path in self.path.glob("predictions/[0-9]*-[0-9]*.npz")}
+        files = self.path.glob("predictions/[0-9]*-[0-9]*.npz")
+        return {_key(path.stem): directory_size(path) for path in files if _is_key(path.stem)}
 
     def remove_checkpoints(self, keys: Iterable[Key]) -> None:
         """Remove checkpoints, if present."""
@@ -265,6 +315,15 @@ class RunDirectory:
 def _key(name: str) -> Key:
     trial, _, rung = name.partition("-")
     return int(trial), int(rung)
+
+
+def _require_bare(name: str) -> None:
+    if not is_bare_name(name):
+        raise RunError(f"A name in a run must be that of a file in its folder; found {name!r:.80}.")
+
+
+def _is_key(name: str) -> bool:
+    return re.fullmatch(r"[0-9]+-[0-9]+", name) is not None
 
 
 def is_model(path: Path) -> bool:
@@ -301,7 +360,7 @@ def _read_arrays(path: Path, *names: str) -> list[np.ndarray]:
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Write arrays atomically."""
-    with atomic_file(path, sync=False) as file:
+    with atomic_file(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -323,6 +382,23 @@ def removable(sizes: Mapping[Key, int], keep: Sequence[Key], budget: int | None)
             remove.append(key)
             total -= sizes[key]
     return remove
+
+
+def check_weight_files(folder: Path) -> None:
+    """Refuse a model whose weights are elsewhere: transformers follows any path in these two files.
+
+    Raises:
+        ModelError: If an index names a file outside the folder, or an adapter names another model.
+    """
+    if (folder / "adapter_config.json").exists():
+        raise ModelError("its weights must be complete; found those of an adapter (adapter_config.json)")
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        data = json.loads(index.read_text(encoding="utf-8"))
+        names = data.get("weight_map") if isinstance(data, dict) else None
+        wrong = [name for name in names.values() if not is_bare_name(name)] if isinstance(names, dict) else [names]
+        if wrong:
+            raise ModelError(f"its weights must be files of the folder; found {wrong[0]!r:.80} in {index.name}")
 
 
 def not_a_model(folder: Path) -> ModelError:

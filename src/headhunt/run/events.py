@@ -145,7 +145,7 @@ class RequestFailed(Event):
     message: str = ""
 
     def __post_init__(self) -> None:
-        _require(_is_int(self.trial), "trial is a whole number")
+        _require(_is_int(self.trial) and self.trial >= -1, "trial is a count, or -1 for the first model")
         _require(all(isinstance(text, str) for text in (self.request, self.outcome, self.message)), "texts are strings")
 
 

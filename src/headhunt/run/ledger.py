@@ -10,9 +10,10 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import Event, RunResumed, RunStarted, decode, encode
@@ -76,7 +77,7 @@ class LedgerWriter:
         self.directory = directory
         self._now = now
         self._staged: list[bytes] = []
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         directory.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock = hold_lock(directory.lock)
@@ -85,8 +86,11 @@ class LedgerWriter:
                 f"Only one process may write a run; another is writing {directory.path}. Wait, or stop it."
             ) from None
         try:
+            directory.refuse_links()
+            directory.sweep()
             self.state, size = read_ledger(directory.ledger) if directory.ledger.is_file() else (State(), 0)
-            self._file = directory.ledger.open("ab")
+            self._file = _open_without_links(directory.ledger)
+            self._size = size
             self._file.truncate(size)
             sync_directory(directory.path)  # a new file's name is durable only with its directory
         except BaseException:
@@ -120,14 +124,28 @@ class LedgerWriter:
         return final
 
     def commit(self) -> None:
-        """Write the staged events and sync once."""
+        """Write the staged events and sync once. After an error of the disk, nothing is lost: call it again.
+
+        Raises:
+            OSError: If the disk is full or failing.
+        """
         if self._file is None:
             raise RunError(f"The ledger of {self.directory.path} is closed.")
-        if self._staged:
-            self._file.write(b"".join(self._staged))
-            self._file.flush()
+        if not self._staged:
+            return
+        data = memoryview(b"".join(self._staged))
+        end = self._size + len(data)
+        try:
+            while data:
+                data = data[self._file.write(data) :]  # a full disk may take a part of it
             os.fsync(self._file.fileno())
-            self._staged.clear()
+        except OSError:
+            # The events stay staged for the next commit; the part that was written must not come before them.
+            with suppress(OSError):
+                self._file.truncate(self._size)
+            raise
+        self._size = end
+        self._staged.clear()
 
     def append(self, *events: Event) -> None:
         """Apply and write events with one sync."""
@@ -137,10 +155,12 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-        self._lock.release()
+        try:
+            if self._file is not None:
+                self._file.close()
+        finally:
+            self._file = None
+            self._lock.release()
 
     def __enter__(self) -> LedgerWriter:
         return self
@@ -149,6 +169,12 @@ class LedgerWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_without_links(path: Path) -> FileIO:
+    """Open a file to append to; an error if it is a symbolic link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
 
 
 def _plain(event: RunStarted, name: str) -> object:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headhunt.data import Columns, ProblemType, Split, Task
+from headhunt.data.decoding import TooLargeError
 from headhunt.data.sources import Rows
 from headhunt.data.tables import map_arrow
 from headhunt.errors import DataError
@@ -121,7 +122,7 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
             with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 columns = [arrays[key] for key in ("targets", "groups", "keys", "words")]
             rows = Rows(name, map_arrow(folder / f"{name}.arrow"))
-        except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
+        except (OSError, KeyError, ValueError, EOFError, BadZipFile, TooLargeError) as error:
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)
     return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))

@@ -105,16 +105,17 @@ def label_corpus(
     root, files = find_inputs(source)
     output = OutputDirectory(out)
     options = Options(text, text_b, None if keep is None else tuple(keep), probabilities, shard_rows)
-    manifest = _start_or_resume(output, info, root, files, options)
-    shards = list(_plan_shards(files, manifest.rows, shard_rows))
-    settings = WorkerSettings(info, root, out, manifest.columns, options.keep, probabilities, device, precision)
-    summary = _label(shards, settings, manifest, output, _Cluster(workers, ray), view or _NoView())
-    summary = replace(summary, seconds=round(time.monotonic() - started, 1))
-    replace(manifest, result=summary).write(output)
-    if summary.complete:
-        counts = {"rows": summary.rows, "labelled": summary.labelled, "problems": summary.problems}
-        output.write_json(SUCCESS, counts)
-    output.remove_partial_shards()
+    _check_output(output)  # before the lock, which creates the folder
+    with output.lock():
+        manifest = _start_or_resume(output, info, root, files, options)
+        shards = list(_plan_shards(files, manifest.rows, shard_rows))
+        settings = WorkerSettings(info, root, out, manifest.columns, options.keep, probabilities, device, precision)
+        summary = _label(shards, settings, manifest, output, _Cluster(workers, ray), view or _NoView())
+        summary = replace(summary, seconds=round(time.monotonic() - started, 1))
+        replace(manifest, result=summary).write(output)
+        if summary.complete:
+            counts = {"rows": summary.rows, "labelled": summary.labelled, "problems": summary.problems}
+            output.write_json(SUCCESS, counts)
     return summary
 
 
@@ -156,20 +157,25 @@ def _label(
 # ---------------------------------------------------------------------------------------------- planning
 
 
+def _check_output(output: OutputDirectory) -> set[str]:
+    """Return the names of the files in the output directory, which must be new, empty or of a job."""
+    names = output.names()
+    if names and MANIFEST not in names:
+        raise HeadhuntError(
+            f"out= must be a new or empty folder, or one of the same job; {output.url} has other files."
+        )
+    return names
+
+
 def _start_or_resume(
     output: OutputDirectory, info: ModelInfo, root: str, files: Sequence[Input], options: Options
 ) -> Manifest:
     """Write and return the manifest of this job, after checking that an earlier one has the same settings."""
     fingerprint = info.fingerprint()
     earlier = None
-    names = output.names()
-    if MANIFEST in names:
+    if MANIFEST in _check_output(output):
         earlier = Manifest.read(output)
         earlier.check_same(output, fingerprint, root, files, options)
-    elif names:
-        raise HeadhuntError(
-            f"out= must be a new or empty folder, or one of the same job; {output.url} has other files."
-        )
     inspection = _inspect(root, files, info.pair, options, earlier)
     manifest = Manifest(
         model_folder=info.folder,

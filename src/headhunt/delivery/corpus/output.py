@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ import pyarrow.parquet as pq
 from headhunt.data.inputs import filesystem, split_url
 from headhunt.data.problems import brief
 from headhunt.errors import HeadhuntError
-from headhunt.storage import PARTIAL, atomic_file
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, hold_lock, sweep_partial
+
+LOCK, ATTEMPTS = ".headhunt.lock", ".attempts-"
 
 
 class OutputDirectory:
@@ -43,7 +46,73 @@ class OutputDirectory:
             items = self._filesystem.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
         except (OSError, pa.ArrowException) as error:
             raise HeadhuntError(f"out= must be a folder that can be read; {self.url}: {brief(error)}.") from None
-        return {item.base_name for item in items}
+        return {item.base_name for item in items if not _is_internal(item.base_name)}
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other jobs of this machine out of the directory in the block, and remove what killed ones left.
+
+        An object store has no locks: two jobs into one URL write the same shards twice, and nothing is lost.
+
+        Raises:
+            HeadhuntError: If another job is running, or the directory cannot be created.
+        """
+        if self._root:
+            yield
+            return
+        is_new = not Path(self._path).exists()
+        try:
+            lock = hold_lock(Path(self._path) / LOCK)
+        except LockTimeout:
+            raise HeadhuntError(
+                f"Only one job may write to a folder; another is writing to {self.url}. Wait, or give another out=."
+            ) from None
+        except OSError as error:
+            raise HeadhuntError(f"out= must be a folder that can be written to; {self.url}: {brief(error)}.") from None
+        try:
+            self._sweep()
+            yield
+        finally:
+            self._sweep()
+            # Removed while it is held: a job that opens it later makes a new one.
+            (Path(self._path) / LOCK).unlink(missing_ok=True)
+            lock.release()
+            if is_new:  # refused before anything was written
+                with contextlib.suppress(OSError):
+                    Path(self._path).rmdir()
+
+    def _sweep(self) -> None:
+        sweep_partial(Path(self._path))
+        for path in Path(self._path).glob(f"{ATTEMPTS}*"):
+            path.unlink(missing_ok=True)
+
+    def begin_attempt(self, name: str) -> int:
+        """Record that a worker starts to make a shard; return how many have started before and not finished.
+
+        A worker that dies leaves its record.
+        """
+        if self._root:
+            place = f"{self._path}/{ATTEMPTS}{name}"
+            before = self._filesystem.get_file_info(place).size or 0
+            with self._filesystem.open_output_stream(place) as file:
+                file.write(b"." * (before + 1))
+            return before
+        path = Path(self._path) / f"{ATTEMPTS}{name}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            before = os.fstat(descriptor).st_size
+            os.write(descriptor, b".")
+        finally:
+            os.close(descriptor)
+        return before
+
+    def end_attempts(self, name: str) -> None:
+        """Forget the attempts to make a shard."""
+        if self._root:
+            self._filesystem.delete_file(f"{self._path}/{ATTEMPTS}{name}")
+        else:
+            (Path(self._path) / f"{ATTEMPTS}{name}").unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
@@ -93,8 +162,7 @@ class OutputDirectory:
         counts = {item["values"]: item["counts"] for item in pc.value_counts(column.drop_null()).to_pylist()}
         return len(column), Counter(counts)
 
-    def remove_partial_shards(self) -> None:
-        """Remove the temporary files of workers that were killed."""
-        if not self._root:
-            for path in Path(self._path).glob(f".part-*{PARTIAL}"):
-                path.unlink(missing_ok=True)
+
+def _is_internal(name: str) -> bool:
+    """Return whether a file is a lock, a record of attempts or a temporary file of a job."""
+    return name == LOCK or name.startswith(ATTEMPTS) or (name.startswith(".") and name.endswith(PARTIAL))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import Columns
+from headhunt.data.decoding import TooLargeError
 from headhunt.data.inputs import (
     FAULTS,
     Input,
@@ -34,6 +35,7 @@ from headhunt.evaluation import apply_thresholds, decide
 from headhunt.run.directory import not_a_model
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenizing takes some hundred times as much memory
+MAX_ATTEMPTS = 5  # workers that may die while they make a shard, before it is listed as failed
 _ROW = "\0row"  # a name that no column has
 Piece = tuple[pa.Table, np.ndarray | None]  # rows, and the fault of each; None if all are good
 
@@ -195,12 +197,18 @@ class Labeller:
                 return ShardResult(shard.name, shard.path, problems)
         except (OSError, pa.ArrowException):
             pass
+        rows_of_shard = f"rows {shard.start + 1:,} to {shard.stop:,}"
+        attempts = self._output.begin_attempt(shard.name)
+        if attempts >= MAX_ATTEMPTS:
+            reason = f"{rows_of_shard}: {attempts} workers died while they labelled them"
+            return ShardResult(shard.name, shard.path, error=reason)
         try:
-            return ShardResult(shard.name, shard.path, self._write(shard))
+            result = ShardResult(shard.name, shard.path, self._write(shard))
         except UnreadableInputError as error:
             self._opened = None
-            reason = f"rows {shard.start + 1:,} to {shard.stop:,}: {error}"
-            return ShardResult(shard.name, shard.path, error=reason)
+            result = ShardResult(shard.name, shard.path, error=f"{rows_of_shard}: {error}")
+        self._output.end_attempts(shard.name)
+        return result
 
     def _write(self, shard: Shard) -> Counter[str]:
         problems = Counter[str]()
@@ -238,7 +246,7 @@ class Labeller:
         wanted = None if keep is None else list(dict.fromkeys([*keep, *texts]))
         try:
             yield from self._opened[1].read(shard.start, shard.stop, wanted)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, TooLargeError) as error:
             raise UnreadableInputError(brief(error)) from None
 
     def _label(self, table: pa.Table, codes: np.ndarray, shard: Shard) -> pa.Table:

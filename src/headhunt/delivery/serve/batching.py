@@ -22,6 +22,7 @@ import numpy as np
 log = logging.getLogger(__name__)
 
 OVERHEAD = 11  # cost of a forward pass besides its tokens, in tokens; measured with MiniLM on one thread
+PAUSE_AFTER_ERROR = 0.05  # seconds, so that an error that repeats does not fill the log
 CHUNK = 32_768  # characters tokenized at a time, so that the long texts of one request do not delay the others
 
 
@@ -162,9 +163,13 @@ class Batcher:
         self._queue_lock = threading.Lock()  # held by the thread that assembles the next batch, or waits for one
         self._next_number = 0
         self._last_pass = 0.0
-        self.threads = [
-            threading.Thread(target=self._work, name=f"model-instance-{i}", daemon=True) for i in range(model_instances)
-        ]
+        self._closing = False
+        self.restarts = 0
+        """How often a thread was replaced or went on after an error of its own."""
+        self.threads = [self._make_thread(i) for i in range(model_instances)]
+
+    def _make_thread(self, number: int) -> threading.Thread:
+        return threading.Thread(target=self._work, name=f"model-instance-{number}", daemon=True)
 
     def start(self) -> None:
         """Start the threads; call it in the event loop that submits texts."""
@@ -172,8 +177,23 @@ class Batcher:
         for thread in self.threads:
             thread.start()
 
+    @property
+    def working(self) -> bool:
+        """True if every thread is alive."""
+        return all(thread.is_alive() for thread in self.threads)
+
+    def replace_dead_threads(self) -> None:
+        """Start a new thread for each that has ended before `close`."""
+        for number, thread in enumerate(self.threads):
+            if not thread.is_alive() and not self._closing:
+                log.error("thread %s has died and is replaced", thread.name)
+                self.restarts += 1
+                self.threads[number] = self._make_thread(number)
+                self.threads[number].start()
+
     def close(self) -> None:
         """Stop the threads once all submitted texts are computed."""
+        self._closing = True
         self._inbox.put(None)
 
     def submit(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> asyncio.Future[list[Any]]:
@@ -182,6 +202,8 @@ class Batcher:
         if not texts:
             job.future.set_result([])
             return job.future
+        if not self.working:
+            self.replace_dead_threads()
         self.queued += len(texts)
         start = characters = 0
         for i, text in enumerate(texts):
@@ -197,15 +219,23 @@ class Batcher:
 
     def _work(self) -> None:
         while True:
-            with self._queue_lock:
-                step = self._next_step()
+            try:
+                with self._queue_lock:
+                    step = self._next_step()
+            except Exception:  # an error of the queue itself; a dead thread would leave every request waiting
+                log.exception("a thread failed to take a batch and goes on")
+                self.restarts += 1
+                time.sleep(PAUSE_AFTER_ERROR)
+                continue
             if step.cancelled:
                 self._call_in_loop(self._discard, step.cancelled)
             if step.batch:
                 try:
                     outputs: Any = self.model.run([row.tokens for row in step.batch])
-                except Exception as error:  # any error goes to the requests of this batch; the thread must go on
-                    outputs = error
+                    if len(outputs) != len(step.batch):
+                        raise ValueError(f"The model returned {len(outputs)} outputs for {len(step.batch)} texts.")
+                except BaseException as error:  # any error goes to the requests of this batch; the thread must go on
+                    outputs = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 self._call_in_loop(self._deliver, step.batch, outputs)
             elif step.closing:
                 return
@@ -213,14 +243,24 @@ class Batcher:
     def _next_step(self) -> Step:
         """Return the next batch, without rows of cancelled requests."""
         cancelled, is_open = self._fetch()
-        batch = []
+        batch: list[Row] = []
         if self._rows.count:
-            for row in self._rows.take(self.max_batch):
+            for row in self._take():
                 if row.job.future.done():
                     cancelled += 1
                 else:
                     batch.append(row)
         return Step(batch, cancelled, closing=not is_open and self._rows.count == 0)
+
+    def _take(self) -> list[Row]:
+        """Take a batch out of the queue. If that fails, all queued requests get the error and the queue is new."""
+        try:
+            return self._rows.take(self.max_batch)
+        except Exception as error:
+            rows = [row for same_length in self._rows.rows.values() for row in same_length]
+            self._rows = RowQueue()
+            self._call_in_loop(self._deliver, rows, error)
+            raise
 
     def _fetch(self) -> tuple[int, bool]:
         """Tokenize about one chunk of new texts; wait for one if the queue is empty.

@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headhunt import __version__
 from headhunt.delivery.serve.limits import Limits
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.run.directory import not_a_model
-from headhunt.storage import cache_dir, hold_lock
+from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, prune_cache, remove
 
 if TYPE_CHECKING:
     from headhunt.delivery.onnx.runtime import Model
@@ -64,15 +65,14 @@ def serve(
     from prometheus_client import disable_created_metrics
 
     from headhunt.delivery.serve.server import Server, listen
-    from headhunt.delivery.serve.service import Service
+    from headhunt.delivery.serve.service import Service, check_token
 
     threads = threads or available_cores()
     model_instances = min(model_instances or threads, threads)
     for name, value in (("threads", threads), ("model_instances", model_instances), ("max_batch", max_batch)):
         if value < 1:
             raise HeadhuntError(f"{name}= must be at least 1; found {value}.")
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise HeadhuntError("token= must be of printable ASCII characters.")
+    check_token(token)
     if not is_loopback(host) and not token:
         notify(f"warning: anyone who reaches {host}:{port} can use this model; set a token, or listen on 127.0.0.1")
     # A creation time for each counter would double the page without use.
@@ -102,10 +102,19 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) 
     folder = Path(folder)
     if not (folder / "headhunt.json").is_file():
         raise not_a_model(folder)
-    if not (folder / "model.onnx").is_file():
-        folder = cached_export(folder, notify)
+    if (folder / "model.onnx").is_file():
+        return _open_export(Model, folder, threads)
+    export = cached_export(folder, notify)
     try:
-        return Model(folder, threads=threads)
+        return _open_export(Model, export, threads)
+    except ModelError:  # a damaged entry of the cache is made again
+        remove(export)
+        return _open_export(Model, cached_export(folder, notify), threads)
+
+
+def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
+    try:
+        return model(folder, threads=threads)
     except Exception as error:  # a damaged file can make the runtime raise anything
         reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
@@ -113,25 +122,39 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) 
 
 def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
     """Return the ONNX export of a saved model in the cache, exporting it first if necessary."""
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    identity = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:24]
+    key = _hash_contents(folder)
     exports = cache_dir("exports")
     out = exports / key
     lock = hold_lock(exports / f"{key}.lock", timeout=-1)
     try:
         if (out / "headhunt.json").is_file():
+            mark_used(out)
             notify(f"using the ONNX export of {folder} in {out}")
             return out
         notify(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
         command = [sys.executable, "-c", EXPORT, str(folder), str(out)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
+        out.chmod(0o700)
+        for file in out.iterdir():
+            copy_permissions(folder / "headhunt.json", file)
     finally:
         lock.release()
-    if done.returncode:
-        raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
+    prune_cache("exports")
     return out
+
+
+def _hash_contents(folder: Path) -> str:
+    """Return a hash of the names and contents of all files of a model, and of the version of Headhunt."""
+    digest = hashlib.sha256(__version__.encode())
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix != ".md":
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(repr((path.name, content)).encode())
+    return digest.hexdigest()[:32]
 
 
 def require(*modules: str) -> None:

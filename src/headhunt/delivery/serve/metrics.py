@@ -17,9 +17,12 @@ class Metrics:
     Args:
         queue_length: Returns the number of texts that are queued or being computed.
         is_ready: Returns whether requests are accepted.
+        restarts: Returns how often a thread of the model was replaced or went on after an error of its own.
     """
 
-    def __init__(self, *, queue_length: Callable[[], int], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, *, queue_length: Callable[[], int], is_ready: Callable[[], bool], restarts: Callable[[], int]
+    ) -> None:
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("headhunt_requests", "Requests to /predict by status.", ["code"], registry=registry)
         self.refused = Counter("headhunt_refused", "Refused requests by reason.", ["reason"], registry=registry)
@@ -33,6 +36,9 @@ class Metrics:
         queue = Gauge("headhunt_queue_length", "Texts that are queued or being computed.", registry=registry)
         queue.set_function(queue_length)
         Gauge("headhunt_ready", "1 if requests are accepted.", registry=registry).set_function(is_ready)
+
+        errors = Gauge("headhunt_thread_restarts", "Restarts of the threads of the model.", registry=registry)
+        errors.set_function(restarts)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

@@ -2,16 +2,13 @@
 
     serve run headhunt.delivery.serve.ray_serve:app model=DIR replicas=4
 
-Requests and responses are those of `headhunt serve`. DIR must be an ONNX export on a disk that all nodes share.
-`deploy` returns the application with other settings.
+Requests, responses, limits, tokens and metrics are those of `headhunt serve`: both run `Service`. DIR must be an ONNX
+export on a disk that all nodes share. `deploy` returns the application with other settings.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import os
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +19,15 @@ from headhunt.errors import ModelError
 try:
     from ray import serve
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
+    from starlette.responses import Response
 
-    from headhunt.delivery.serve.schemas import RefusedError, RequestSchema
+    from headhunt.delivery.serve.service import Service, check_token
 except ImportError as error:
     raise ModelError(f'Ray Serve needs more packages ({error}): pip install "headhunt[cluster]".') from None
 
 
 class Replica:
-    """One replica: a model that predicts the texts of several requests together.
+    """One replica: the service of `headhunt serve` behind Ray's proxy. `/metrics` are those of one replica.
 
     Args:
         folder: An ONNX export.
@@ -40,65 +37,37 @@ class Replica:
     """
 
     def __init__(self, folder: str, threads: int = 1, limits: Limits | None = None, token: str | None = None) -> None:
-        self.model, self.limits, self.token = load_model(folder, threads, print), limits or Limits(), token
-        self.schema = RequestSchema(self.model.pair, self.limits)
+        self.service = Service(load_model(folder, threads, print), limits=limits, token=token)
+        self.started = False
 
-    @serve.batch(max_batch_size=64, batch_wait_timeout_s=0.002)
-    async def outputs(self, requests: list[tuple[list[str], list[str] | None]]) -> list[Any]:
-        """Return the outputs of several requests, computed in batches of similar length."""
-        texts = [text for first, _ in requests for text in first]
-        texts_b = [text for _, second in requests for text in second or ()] if self.model.pair else None
-        outputs = await asyncio.to_thread(self.model.outputs, texts, texts_b, 32)
-        stops = [0]
-        for first, _ in requests:
-            stops.append(stops[-1] + len(first))
-        return [outputs[start:stop] for start, stop in pairwise(stops)]
+    def check_health(self) -> None:
+        """Raise an error if the service is not ready, so that Ray replaces the replica.
+
+        Raises:
+            RuntimeError: If a thread of the model is dead.
+        """
+        if self.started and not self.service.is_ready():
+            raise RuntimeError("the service is not ready")
 
     async def __call__(self, request: Request) -> Response:
         """Handle one request."""
-        try:
-            return JSONResponse(await self.respond(request))
-        except RefusedError as refused:
-            headers = {name.decode(): value.decode() for name, value in refused.headers}
-            return JSONResponse({"error": refused.message}, refused.status, headers=headers)
-
-    async def respond(self, request: Request) -> dict[str, Any]:
-        """Return the predictions for a request, or the state of the service.
-
-        Raises:
-            RefusedError: If the request is refused.
-        """
-        path = request.url.path.rstrip("/")
-        if path.endswith("/health"):
-            return {"live": True, "ready": True}
-        if not path.endswith("/predict"):
-            raise RefusedError(404, "The paths are /predict and /health.", "path")
-        self.check_headers(request)
+        if not self.started:
+            self.started = True
+            self.service.batcher.start()  # in the event loop of the requests
+        scope = dict(request.scope)
+        scope["path"] = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        response = Response()
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self.limits.max_body:
-                raise RefusedError(413, f"A request must have at most {self.limits.max_body} bytes.", "too_large")
-        parsed = self.schema.parse(body)
-        outputs = await self.outputs((parsed.texts, parsed.texts_b))
-        predictions = [self.model.prediction(row) for row in outputs]
-        return predictions[0] if parsed.single else {"predictions": predictions}
 
-    def check_headers(self, request: Request) -> None:
-        """Raise an error if the method, the token or the content type is wrong.
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                response.status_code, response.raw_headers = message["status"], list(message["headers"])
+            else:
+                body.extend(message.get("body", b""))
 
-        Raises:
-            RefusedError: If one of them is.
-        """
-        if request.method != "POST":
-            raise RefusedError(405, f"/predict takes POST; found {request.method}.", "method", (b"allow", b"POST"))
-        if self.token and not hmac.compare_digest(
-            request.headers.get("authorization", "").encode(), f"Bearer {self.token}".encode()
-        ):
-            message = "The request must have the token of this service."
-            raise RefusedError(401, message, "token", (b"www-authenticate", b"Bearer"))
-        if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise RefusedError(415, "The content type must be application/json.", "malformed")
+        await self.service(scope, request.receive, send)  # type: ignore[arg-type]
+        response.body = bytes(body)
+        return response
 
 
 def deploy(
@@ -113,6 +82,7 @@ def deploy(
         token: Token that clients must send, if any.
         options: Settings of the deployment for Ray, such as `num_replicas` and `autoscaling_config`.
     """
+    check_token(token)
     limits = limits or Limits()
     settings = {
         "name": "headhunt",

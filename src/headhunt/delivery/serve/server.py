@@ -9,11 +9,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headhunt.delivery.serve.service import OUTPUTS_KEY, Service
 from headhunt.errors import HeadhuntError
+
+MAX_HEAD = 32_768  # bytes of the request line and headers
+MAX_CONNECTIONS = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -36,34 +40,97 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
+class HeadTooLargeError(httptools.HttpParserError):
+    """The request line and headers of a request are too long."""
+
+
 class Connection(HttpToolsProtocol):
-    """The connection of one client, which refuses malformed and late HTTP in JSON."""
+    """The connection of one client, which refuses malformed, large and late HTTP in JSON.
+
+    Nothing is known about the client before the headers have arrived, so their size, the time they take and the number
+    of connections are limited.
+    """
 
     waiting_since: float | None = None
     """Time since when the headers of a request are awaited."""
+    running: Any = None
+    """The request and response that are under way."""
+    head_bytes = 0
+    """Bytes of the request line and headers so far."""
+    unsent, unsent_since = 0, 0.0
+    """Bytes of responses that the client has not read, and the time since when it has read none."""
 
     def connection_made(self, transport: Any) -> None:
-        """Start the read timeout."""
+        """Start the read timeout; refuse a client too many."""
         super().connection_made(transport)
         self.waiting_since = self.loop.time()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self.refuse(b"503 Service Unavailable", "Too many connections; try again later.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's forward passes that have not begun."""
         super().connection_lost(exc)
+        self.mark_disconnected()
         cycles = (self.cycle, *(cycle for cycle, _ in self.pipeline))
         scopes: list[Any] = [cycle.scope for cycle in cycles if cycle]
         for scope in scopes:
             if outputs := scope.get(OUTPUTS_KEY):
                 outputs.cancel()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def mark_disconnected(self) -> None:
+        """Let the application send nothing more: a closed transport raises errors.
+
+        With pipelined requests, uvicorn marks the last request and not the one that is under way.
+        """
+        for cycle in (self.running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes, unless they make the headers of a request too long."""
+        if self.transport.is_closing():
+            return
+        if self.waiting_since is None and (self.cycle is None or self.cycle.response_complete):
+            self.waiting_since = self.loop.time()  # bytes between requests must not stop the clock
+        before = self.head_bytes
+        super().data_received(data)
+        if self.waiting_since is not None and before == self.head_bytes:
+            self.head_bytes += len(data)  # part of one long line, which the parser has not reported yet
+        if self.head_bytes > MAX_HEAD:
+            self.refuse_head()
+
     def on_message_begin(self) -> None:
         """Start the read timeout at the first byte of a request."""
         super().on_message_begin()
-        self.waiting_since = self.loop.time()
+        self.waiting_since, self.head_bytes = self.loop.time(), 0
+
+    def on_url(self, url: bytes) -> None:
+        """Count the bytes of the request line."""
+        self.count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count the bytes of a header."""
+        self.count_head(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def count_head(self, number: int) -> None:
+        """Add to the bytes of the headers.
+
+        Raises:
+            HeadTooLargeError: If they are too many.
+        """
+        self.head_bytes += number
+        if self.head_bytes > MAX_HEAD:
+            raise HeadTooLargeError
 
     def on_headers_complete(self) -> None:
         """Stop the read timeout of the headers; the application limits the time of the body."""
-        self.waiting_since = None
+        self.waiting_since, self.head_bytes = None, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -73,8 +140,16 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()  # paused by a long body; a disconnect is only noticed while reading
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP."""
-        self.refuse(b"400 Bad Request", "This is not an HTTP request.")
+        """Refuse bytes that are not HTTP, or too many of them."""
+        if self.head_bytes > MAX_HEAD:
+            self.refuse_head()
+        else:
+            self.refuse(b"400 Bad Request", "This is not an HTTP request.")
+
+    def refuse_head(self) -> None:
+        """Refuse a request whose headers are too long."""
+        message = f"The headers of a request must have at most {MAX_HEAD} bytes."
+        self.refuse(b"431 Request Header Fields Too Large", message)
 
     def refuse(self, status: bytes, message: str) -> None:
         """Send an error, unless a response is under way, and close the connection."""
@@ -85,6 +160,34 @@ class Connection(HttpToolsProtocol):
             head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % (status, len(body)) + body)
         self.transport.close()
+
+    def check_time(self, now: float, timeout: float) -> None:
+        """Refuse a client that sends too slowly, and abort the connection of one that does not read.
+
+        Args:
+            now: The time of the event loop.
+            timeout: Seconds that either may take.
+        """
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent < self.unsent or not self.unsent:
+            self.unsent_since = now
+        elif now - self.unsent_since > timeout:
+            self.mark_disconnected()
+            self.transport.abort()
+        self.unsent = unsent
+        if self.waiting_since is not None and now - self.waiting_since > timeout:
+            self.refuse(b"408 Request Timeout", f"A request must arrive within {timeout:g} s.")
+
+
+def max_connections() -> int:
+    """Return the number of connections to accept: at most half of the file descriptors of this process."""
+    try:
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:  # Windows
+        files = MAX_CONNECTIONS * 2
+    return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, max(16, files // 2))
 
 
 class Server(uvicorn.Server):
@@ -109,6 +212,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
+                limit_concurrency=max_connections(),
                 timeout_graceful_shutdown=5,  # the service has drained by then
             )
         )
@@ -149,12 +253,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _close_late_connections(self) -> None:
-        """Refuse connections that do not send the headers of a request in time."""
+        """Close connections whose clients do not send the headers of a request, or do not read, in time."""
         timeout = self.service.limits.read_timeout
         while True:
             await asyncio.sleep(min(1.0, timeout / 4))
-            latest = asyncio.get_running_loop().time() - timeout
+            now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Connection)
-                if connection.waiting_since is not None and connection.waiting_since < latest:
-                    connection.refuse(b"408 Request Timeout", f"A request must arrive within {timeout:g} s.")
+                connection.check_time(now, timeout)

@@ -23,6 +23,7 @@ from headhunt.delivery.serve.limits import Limits
 from headhunt.delivery.serve.metrics import Metrics
 from headhunt.delivery.serve.pages import build_pages
 from headhunt.delivery.serve.schemas import RefusedError, RequestSchema
+from headhunt.errors import HeadhuntError
 
 log = logging.getLogger("headhunt.serve")
 
@@ -64,23 +65,35 @@ class Service:
         limits: Limits | None = None,
         token: str | None = None,
     ) -> None:
+        check_token(token)
         self.model, self.limits = model, limits or Limits()
         self.draining = False
-        self.metrics = Metrics(queue_length=lambda: self.batcher.queued, is_ready=lambda: not self.draining)
+        self.metrics = Metrics(
+            queue_length=lambda: self.batcher.queued,
+            is_ready=self.is_ready,
+            restarts=lambda: self.batcher.restarts,
+        )
         self.batcher = Batcher(
             model, model_instances=model_instances, max_batch=max_batch, observe=self.metrics.batches.observe
         )
         self._schema = RequestSchema(model.pair, self.limits)
-        self._authorization = f"Bearer {token}".encode() if token else None
+        self._authorization = None if token is None else f"Bearer {token}".encode()
         self._buffered = 0  # bytes of partly received requests
         self._pending = 0  # requests to /predict without a response
         self._pages = build_pages(
             model,
             self._schema,
             needs_token=token is not None,
-            is_ready=lambda: not self.draining,
+            is_ready=self.is_ready,
             render_metrics=self.metrics.render,
         )
+
+    def is_ready(self) -> bool:
+        """Return whether requests are accepted: not while shutting down, nor while a thread of the model is dead."""
+        ready = not self.draining and self.batcher.working
+        if not ready and not self.draining:
+            self.batcher.replace_dead_threads()  # reported once, then repaired
+        return ready
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the startup and shutdown of the server."""
@@ -216,6 +229,16 @@ class Service:
     def _retry_after(self) -> tuple[bytes, bytes]:
         seconds = math.ceil(self.batcher.queued * self.batcher.seconds_per_text)
         return b"retry-after", str(min(max(seconds, 1), 60)).encode()
+
+
+def check_token(token: str | None) -> None:
+    """Check a token; None means that clients need none.
+
+    Raises:
+        HeadhuntError: If it is empty, or has characters that no header can carry.
+    """
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise HeadhuntError("token= must be of printable ASCII characters and not empty. Pass None for no token.")
 
 
 async def _send_json(

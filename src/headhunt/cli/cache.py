@@ -1,0 +1,37 @@
+"""The command that shows and clears Headhunt's cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headhunt.cli import options as opt
+from headhunt.cli.output import print_json
+
+KINDS = {
+    "tables": "data files in the form of Arrow",
+    "activations": "outputs of frozen layers",
+    "exports": "models in the form of ONNX",
+}
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything in the cache.")] = False,
+    json_: opt.Json = False,
+) -> None:
+    """Show the cache and its size, or clear it. Everything in it can be computed again."""
+    from headhunt import storage
+
+    root = storage.cache_root()
+    sizes = {name: storage.directory_size(root / name) for name in KINDS}
+    removed = 0
+    if clear:
+        removed = sum(storage.prune_cache(name, max_bytes=-1) for name in KINDS)
+        sizes = {name: storage.directory_size(root / name) for name in KINDS}
+    if json_:
+        print_json({"folder": str(root), "bytes": sizes, "removed": removed})
+        return
+    for name, size in sizes.items():
+        print(f"{size / 1e6:10,.1f} MB  {name}: {KINDS[name]}")
+    print(f"{root}: removed {removed / 1e6:,.1f} MB" if clear else f"{root}; clear it with  headhunt cache --clear")

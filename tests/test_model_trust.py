@@ -1,0 +1,175 @@
+"""A hostile model folder runs no code, asks no question and reads no file outside itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from model_folders import make_predictor
+from typer.testing import CliRunner
+
+from headhunt.cli import app
+from headhunt.errors import ModelError
+from headhunt.modeling.build import load_config, load_tokenizer
+from headhunt.predictor import Predictor, open_model
+
+CODE = """
+from pathlib import Path
+Path({marker!r}).touch()
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
+class Config(BertConfig):
+    model_type = "hostile"
+class Model(BertForSequenceClassification):
+    config_class = Config
+class Encoder(BertModel):
+    config_class = Config
+Tokenizer = BertTokenizerFast
+"""
+CONFIG_MAP = {
+    "AutoConfig": "hostile.Config",
+    "AutoModel": "hostile.Encoder",
+    "AutoModelForSequenceClassification": "hostile.Model",
+}
+
+
+def change_json(path: Path, **values) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def set_unknown_model(folder: Path) -> None:
+    change_json(folder / "config.json", model_type="hostile", auto_map=CONFIG_MAP)
+
+
+def set_unknown_tokenizer(folder: Path) -> None:
+    change_json(
+        folder / "tokenizer_config.json",
+        tokenizer_class="HostileTokenizer",
+        auto_map={"AutoTokenizer": ["hostile.Tokenizer", "hostile.Tokenizer"]},
+    )
+
+
+def set_known_model_with_code(folder: Path) -> None:
+    change_json(folder / "config.json", auto_map=CONFIG_MAP)
+
+
+def set_encoder_without_model(folder: Path) -> None:
+    """A configuration that transformers knows and has no model for."""
+    nested = {"model_type": "aimv2_text_model", "auto_map": CONFIG_MAP, "_name_or_path": str(folder)}
+    change_json(folder / "config.json", encoder=nested)
+
+
+def set_unknown_encoder(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change_json(folder / "config.json", encoder={**config["encoder"], "model_type": "hostile", "auto_map": CONFIG_MAP})
+
+
+HOSTILE = {
+    "unknown-model": ("plain", set_unknown_model),
+    "unknown-tokenizer": ("plain", set_unknown_tokenizer),
+    "known-model": ("plain", set_known_model_with_code),
+    "encoder-without-model": ("conv-blocks", set_encoder_without_model),
+    "unknown-encoder": ("conv-blocks", set_unknown_encoder),
+}
+
+
+@pytest.fixture
+def marker(tmp_path) -> Path:
+    """A file that exists if code of a folder ran."""
+    return tmp_path / "the code ran"
+
+
+@pytest.fixture
+def consent(monkeypatch) -> io.StringIO:
+    """Standard input full of `y`."""
+    stream = io.StringIO("y\n" * 1000)
+    monkeypatch.setattr(sys, "stdin", stream)
+    return stream
+
+
+def make_hostile(encoder: str, case: str, folder: Path, marker: Path) -> Path:
+    head, change = HOSTILE[case]
+    make_predictor(encoder, head)[0].save(folder)
+    for name in ("hostile.py", "model.py", "configuration.py"):
+        (folder / name).write_text(CODE.format(marker=str(marker)))
+    change(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_load_runs_no_code_and_reads_no_standard_input(encoders, tmp_path, case, marker, consent):
+    folder = make_hostile(encoders(), case, tmp_path / "model", marker)
+    for load in (Predictor.load, open_model):
+        with contextlib.suppress(ModelError):
+            load(folder)
+        assert not marker.exists(), "code of the folder ran"
+        assert consent.tell() == 0, "a question was asked"
+
+
+def test_predict_command_keeps_its_lines_from_a_question_about_code(encoders, tmp_path, marker):
+    folder = make_hostile(encoders(), "unknown-model", tmp_path / "model", marker)
+    done = CliRunner().invoke(app, ["predict", str(folder), "--input", "-"], input="y\n" * 1000)
+    assert done.exit_code == 2 and "cannot be loaded" in done.output, done.output
+    assert not marker.exists() and "Do you wish to run" not in done.output
+
+
+@pytest.mark.parametrize("load", [load_config, load_tokenizer])
+def test_encoder_runs_no_code_without_permission(encoders, tmp_path, load, marker, consent):
+    folder = make_hostile(encoders(), "unknown-model", tmp_path / "model", marker)
+    set_unknown_tokenizer(folder)
+    with pytest.raises(ModelError, match="Give trust_remote_code=True"):
+        load(str(folder))
+    assert not marker.exists() and consent.tell() == 0
+
+
+class Payload:
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.marker),)
+
+
+def test_load_refuses_pickled_weights(encoders, tmp_path, marker):
+    folder = make_predictor(encoders(), "plain")[0].save(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(str(marker))))
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        Predictor.load(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/hostname", "..", "a/b.safetensors", 3])
+def test_load_refuses_weights_outside_the_folder(encoders, tmp_path, name):
+    folder = make_predictor(encoders(), "plain")[0].save(tmp_path / "model")
+    (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": {"classifier.bias": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"weights must be files of the folder; found"):
+        Predictor.load(folder)
+
+
+@pytest.mark.parametrize("name", ["..", "/tmp", "../other", "a\\b", ".hidden", "", "C:x", 3])
+def test_open_model_refuses_members_outside_the_ensemble(encoders, tmp_path, name):
+    make_predictor(encoders(), "plain")[0].save(tmp_path / "other")
+    ensemble = tmp_path / "ensemble"
+    ensemble.mkdir()
+    (ensemble / "headhunt.json").write_text(json.dumps({"schema": 1, "ensemble": [name]}))
+    with pytest.raises(ModelError, match="must name the folders of its members"):
+        open_model(ensemble)
+
+
+def test_save_does_not_write_through_links(encoders, tmp_path):
+    (tmp_path / "target").write_text("untouched")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "headhunt.json", "README.md", "tokenizer.json"):
+        (folder / name).symlink_to(tmp_path / "target")
+    make_predictor(encoders(), "plain")[0].save(folder)
+    assert (tmp_path / "target").read_text() == "untouched"
+    assert not any(path.is_symlink() for path in folder.iterdir())
+    Predictor.load(folder)
