@@ -60,7 +60,6 @@ from headhunt.study.requests import (
     SaveAllFolds,
 )
 
-LAST = "-all"  # suffix of the first model that was trained on all rows
 RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
 DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 
@@ -287,15 +286,16 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
     outputs: list[dict[str, np.ndarray]] = []
     for trial in (contest.winner, contest.plain):
         prefix = len(f"{trial.number:06d}")
-        runs = {
-            p.name[prefix:] or LAST: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions
-        }
+        runs = {p.name[prefix:]: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions}
         if not runs:
             return None
         folds = predictions.get(_folds_name(trial), ())
         outputs.append(runs | {f"fold {i}": output for i, output in enumerate(folds)})
     shared = [name for name in outputs[0] if name in outputs[1]]
-    winner, plain = ([runs[name] for name in shared] for runs in outputs)
+    if shared:
+        winner, plain = ([runs[name] for name in shared] for runs in outputs)
+    else:  # a model that was saved during the search has another name
+        winner, plain = ([next(iter(runs.values()))] for runs in outputs)
     return compare(final.task.problem_type, final.metric, winner, plain, final.test.targets)
 
 
