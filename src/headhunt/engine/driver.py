@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import signal
 import threading
@@ -24,19 +23,17 @@ from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.results import SearchResult
 from headhunt.run.settings import SearchSettings
-from headhunt.run.state import Outcome, State, Trial
+from headhunt.run.state import State, Trial
 from headhunt.spec import NAMED, Space
-from headhunt.spec import solved as solved_head
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import FitAllRows, MeasureThroughput, PredictTestRows, Request, SaveFirstFold
+from headhunt.study.requests import FitAllRows, PredictTestRows, Request, SaveFirstFold
 from headhunt.study.study import Limits, Study
 
 if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
-THROUGHPUT_ROWS, THROUGHPUT_SECONDS = 128, 2.0  # of the measurement that a plan is based on
 DISK = 8 << 30  # bytes for checkpoints
 
 
@@ -133,6 +130,8 @@ class SearchDriver:
                 if not beside:
                     executor = starting.result()
                 plan = self.directory.read_plan() or self._make_plan(executor)
+                if self.view and solved:
+                    self.view.update(ledger.state, self.budget.deadline, plan.sentence)
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
                 if solved:
                     self._stage = "solving the first head"
@@ -151,55 +150,18 @@ class SearchDriver:
 
     def _make_plan(self, executor: Executor | None) -> Plan:
         """Measure the speed of the encoder and store what fits into the time."""
-        from headhunt.engine.planning import EPOCHS, make_plan
+        from headhunt.engine.planning import plan_search
 
         self._stage = "measuring the speed of the encoder"
-        spec = solved_head(self.settings.encoder, pair=self.task.pair)
-        request = MeasureThroughput(
-            trial=0, spec=spec, seed=self.settings.seed, rows=THROUGHPUT_ROWS, seconds=THROUGHPUT_SECONDS
+        plan = plan_search(
+            self.task,
+            self.settings,
+            executor or self._local_executor(),
+            left=self.budget.left(),
+            workers=self.settings.workers or (1 if self.settings.workers == 0 else default_workers()),
         )
-        workers = self.settings.workers or (1 if self.settings.workers == 0 else default_workers())
-        extra = self._run_one(executor or self._local_executor(), request)
-        rate = float(extra["rows_per_second"])
-        if executor is None:  # measured with the threads of this process; a worker has one
-            rate /= max(1, int(extra["threads"])) ** 0.8
-        plan = make_plan(
-            self.task, rate, seconds=self.settings.time, left=self.budget.left(), workers=workers, epochs=EPOCHS
-        )
-        plan = replace(plan, encoders=self._affordable(plan))
         self.directory.write_plan(plan)
         return plan
-
-    def _affordable(self, plan: Plan) -> tuple[str, ...]:
-        """Return the encoders that there is time to compare, the one of the plain head first, then the cheapest."""
-        encoders = self.settings.encoders
-        if len(encoders) < 2:
-            return ()
-        from headhunt.engine.encoders import relative_cost
-        from headhunt.engine.planning import COMPARING_FRACTION
-
-        cost = {encoder: relative_cost(encoder) for encoder in encoders}
-        rows = plan.first_rows + (plan.validation_rows if plan.by_rows else 0)
-        seconds = {encoder: rows / plan.rows_per_second * cost[encoder] / cost[encoders[0]] for encoder in encoders}
-        left = math.inf if plan.seconds is None else COMPARING_FRACTION * plan.seconds
-        chosen = [encoders[0]]
-        for encoder in sorted(encoders[1:], key=cost.__getitem__):
-            left -= seconds[encoder]
-            if left > 0:
-                chosen.append(encoder)
-        return tuple(chosen)
-
-    @staticmethod
-    def _run_one(executor: Executor, request: Request) -> dict[str, Any]:
-        """Run a request and return what it measured."""
-        executor.submit(request)
-        done: list[tuple[Request, Outcome]] = []
-        while not done:
-            done = executor.wait(1.0)
-        outcome = done[0][1]
-        if outcome.outcome != "ok":
-            raise HeadhuntError(f"The encoder cannot be used: {outcome.extra.get('message', outcome.outcome)}")
-        return outcome.extra
 
     def _local_executor(self) -> InlineExecutor:
         """Return an executor that runs requests in this process; its tokens and features are kept until searching."""

@@ -6,14 +6,14 @@ what can be claimed. The ledger counts how often the test rows are used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation, missing
+from headhunt.engine.last_training import Contest, Job, best_model, fit_all_rows, score_last_training
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
@@ -33,7 +33,7 @@ from headhunt.evaluation import (
     reliability_bins,
 )
 from headhunt.run import schema
-from headhunt.run.directory import is_model, read_predictions, read_test_predictions
+from headhunt.run.directory import read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
@@ -52,37 +52,11 @@ from headhunt.run.results import (
 from headhunt.run.state import State, Trial
 from headhunt.storage import atomic_directory, copy_directory
 from headhunt.study.requests import (
-    FitAllRows,
     MeasureCost,
     PredictTestRows,
     PredictTestRowsByFold,
-    Request,
     SaveAllFolds,
 )
-
-RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
-DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
-
-Job = tuple[Request, Path]
-"""A request and the file it writes."""
-
-
-@dataclass(frozen=True)
-class Contest:
-    """The winner and the plain head, with the models of each that were trained on all rows."""
-
-    winner: Trial | None
-    plain: Trial | None
-    models: Mapping[int, list[Path]]
-
-    @property
-    def trials(self) -> list[Trial]:
-        """Those of the two that exist."""
-        return [trial for trial in (self.winner, self.plain) if trial is not None]
-
-    def models_of(self, trial: Trial | None) -> list[Path]:
-        """Return the models of a trial, the first seed first."""
-        return self.models.get(trial.number, []) if trial is not None else []
 
 
 def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int | None = None) -> SearchResult:
@@ -105,9 +79,9 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     pair = [trial for trial in (winner, plain) if trial is not None]
     tested = "test" in final.task.rows
     by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested and not final.by_rows else {}
-    contest = Contest(winner, plain, _fit_all_rows(final, pair, training_runs, list(by_fold.values())))
+    contest = Contest(winner, plain, fit_all_rows(final, pair, training_runs, list(by_fold.values())))
     if grows:
-        contest, scores = _score_last_training(final, contest)
+        contest, scores = score_last_training(final, contest)
         winner = contest.winner
     final.show_stage("predicting the test rows")
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
@@ -155,70 +129,6 @@ def _write_importances(final: FinalEvaluation) -> None:
     items = tuple(Importance(name, share) for name, share in importances(final.state, final.study.candidates))
     if items:
         final.directory.write_importances(Importances(items))
-
-
-def _fit_all_rows(
-    final: FinalEvaluation, trials: Sequence[Trial], training_runs: int | None, beside: Sequence[Job]
-) -> dict[int, list[Path]]:
-    """Train candidates on all rows: once if there is any time, then with more seeds. Return their models.
-
-    Args:
-        final: The search.
-        trials: The winner and the plain head.
-        training_runs: How often each; by default as often as the time allows.
-        beside: Jobs for workers that have no model to train.
-    """
-    predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
-    for seed in range(DEFAULT_TRAINING_RUNS if training_runs is None else training_runs):
-        untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
-        seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
-        seconds *= max(1.0, len(untrained) / final.workers)
-        if seed and final.by_rows and training_runs is None:
-            break  # the first training run has used the time for as many rows as it could
-        fits = final.budget.deadline is not None and seconds * 1.3 + predicting + 5 <= final.budget.left()
-        if seed and training_runs is None and not fits:
-            break
-        until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
-        available = (math.inf if until is None else until - final.budget.now() - 2.0) / RATE_MARGIN
-        plans = final.last_training(untrained, available * min(1.0, final.workers / max(1, len(untrained))))
-        requests: list[Request] = [
-            final.request(
-                FitAllRows,
-                trial,
-                seed,
-                spec=spec,
-                rows=rows,
-                out=final.directory.final_model(trial.number, seed),
-                keep_unfinished=final.by_rows,
-                validation_predictions=(
-                    final.directory.last_predictions(trial.number, seed) if final.plan and final.plan.grows else None
-                ),
-            )
-            for trial in untrained
-            for rows, spec in [plans[trial.number]]
-        ]
-        final.run([*requests, *(missing(beside) if not seed else ())], until)
-    return {trial.number: final.directory.final_models(trial.number) for trial in trials}
-
-
-def _score_last_training(final: FinalEvaluation, contest: Contest) -> tuple[Contest, FinalistScores]:
-    """Score the models of the last training runs on validation rows; a solved head with a better score wins."""
-    scores: dict[int, list[float]] = {}
-    for trial in contest.trials:
-        path = final.directory.last_predictions(trial.number, 0)
-        if contest.models_of(trial) and path.exists():
-            rows, outputs = read_predictions(path)
-            scores[trial.number] = [final.score(outputs, final.validation_targets[rows])]
-    models, winner = dict(contest.models), contest.winner
-    saved = final.state.model
-    solved = final.state.trials[saved.trial] if saved is not None else None
-    if solved is not None and solved.is_solved and solved.best:
-        scores[solved.number] = [solved.best[1]]
-        if winner is None or scores[solved.number] > scores.get(winner.number, [-math.inf]):
-            winner = solved
-            folder = best_model(final)
-            models[solved.number] = [folder] if folder is not None else []
-    return Contest(winner, contest.plain, models), FinalistScores(scores)
 
 
 def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job]:
@@ -322,12 +232,6 @@ def _deliver(
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
     return "best so far", best
-
-
-def best_model(final: FinalEvaluation) -> Path | None:
-    """Return the best model on disk."""
-    saved = final.state.model
-    return final.directory.best_model(saved.folder if saved else None, final.state.ended is not None)
 
 
 def _calibrate(folder: Path, temperature: float | None, trust_remote_code: bool) -> None:

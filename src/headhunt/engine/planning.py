@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from headhunt.engine.encoders import relative_cost
+from headhunt.errors import HeadhuntError
 from headhunt.run.plan import Plan
+from headhunt.run.settings import SearchSettings
+from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
+from headhunt.spec import solved
+from headhunt.study.executors import Executor
+from headhunt.study.requests import MeasureThroughput, Request
 
+MEASURED_ROWS, MEASURED_SECONDS = 128, 2.0  # of the measurement that a plan is based on
+THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
 TRAINING_FACTOR = 3.0  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
@@ -24,6 +36,50 @@ LEAST_ROWS = 500  # candidates are not compared on fewer, unless there are fewer
 TEST_ROWS = 2000
 COMPARING_FRACTION = 0.25  # of the time, for comparing encoders
 BASELINE_FRACTION = 0.25  # of the workers' time, for comparing recipes of the plain head
+
+
+def plan_search(task: TaskInfo, settings: SearchSettings, executor: Executor, *, left: float, workers: int) -> Plan:
+    """Measure how fast the encoder is, and return the plan of a search.
+
+    Args:
+        task: Description of the data.
+        settings: The settings of the search.
+        executor: Runs the measurement.
+        left: Seconds that are left of the time.
+        workers: Number of workers.
+
+    Raises:
+        HeadhuntError: If the encoder cannot be used.
+    """
+    spec = solved(settings.encoder, pair=task.pair)
+    executor.submit(
+        MeasureThroughput(trial=0, spec=spec, seed=settings.seed, rows=MEASURED_ROWS, seconds=MEASURED_SECONDS)
+    )
+    done: list[tuple[Request, Outcome]] = []
+    while not done:
+        done = executor.wait(1.0)
+    outcome = done[0][1]
+    if outcome.outcome != "ok":
+        raise HeadhuntError(f"The encoder cannot be used: {outcome.extra.get('message', outcome.outcome)}")
+    rate = float(outcome.extra["rows_per_second"]) / float(outcome.extra["threads"]) ** THREAD_EXPONENT
+    plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers)
+    return replace(plan, encoders=_affordable(plan, settings.encoders))
+
+
+def _affordable(plan: Plan, encoders: Sequence[str]) -> tuple[str, ...]:
+    """Return the encoders that there is time to compare, the one of the plain head first, then the cheapest."""
+    if len(encoders) < 2:
+        return ()
+    cost = {encoder: relative_cost(encoder) for encoder in encoders}
+    rows = plan.first_rows + (plan.validation_rows if plan.by_rows else 0)
+    seconds = {encoder: rows / plan.rows_per_second * cost[encoder] / cost[encoders[0]] for encoder in encoders}
+    left = math.inf if plan.seconds is None else COMPARING_FRACTION * plan.seconds
+    chosen = [encoders[0]]
+    for encoder in sorted(encoders[1:], key=cost.__getitem__):
+        left -= seconds[encoder]
+        if left > 0:
+            chosen.append(encoder)
+    return tuple(chosen)
 
 
 def make_plan(

@@ -30,6 +30,7 @@ from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.state import PLAIN, SOLVED, Outcome, State, Trial
 from headhunt.spec import Spec
+from headhunt.study.baselines import Baselines
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params
 from headhunt.study.checkpoints import Checkpoints
@@ -123,7 +124,8 @@ class Study:
         self.ladder = ladder or (rungs if self.strategy.rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
         use_known = self.strategy.starts_with_known_recipes if known is None else known
-        self._use_known, self._solved = use_known, solved
+        self._use_known = use_known
+        self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
@@ -229,7 +231,7 @@ class Study:
             # Trials that begin at the top of several rungs are the cheap ones, and say nothing about the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
         if trial.origin == SOLVED:
-            self._choose_encoder()
+            self._baselines.choose_encoder()
         if score is not None and (seconds := self.full_budget_seconds(trial, rung)) is not None:
             self._estimates.add(trial.spec_data, seconds)
         self.rungs.add(number, trial.bracket, rung, score)
@@ -254,7 +256,7 @@ class Study:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
             return number, self.state.waiting[number]
-        if (promotion := self._next_of_solved() or self._next_of_plain()) is not None:
+        if (promotion := self._baselines.next_promotion()) is not None:
             return promotion
         while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
@@ -269,62 +271,11 @@ class Study:
             return None
         return next(iter(self.state.waiting.items()))
 
-    def _next_of_plain(self) -> tuple[int, int] | None:
-        """Return the promotion of the plain head: it is trained in full, whatever it would have earned.
-
-        With several recipes, the better one goes on when all have a result.
-        """
-        trials = self.state.plain_trials
-        if self.plan is not None and self.plan.grows:
-            return None  # its last training is evaluated, on far more rows
-        if not trials or any(trial.number in self.state.running for trial in trials):
-            return None
-        plain = self.state.plain
-        result = plain.results.get(plain.reached) if plain is not None else None
-        if plain is None or plain.reached >= self.ladder.top or result is None or result.score is None:
-            return None
-        return plain.number, plain.reached + 1
-
     def _begin(self) -> None:
-        """Record the first trials: the plain head with each of its recipes, and the solved head of every encoder."""
-        if self.state.trials:
-            return
-        for recipe in range(self.plan.plain_recipes if self.plan else 1):
-            spec = self.candidates.plain(recipe)
-            bracket = max(0, self.ladder.top - 1)
-            self._register(spec, spec.hash, self.candidates.express(spec), PLAIN, bracket)
-        more = self.plan is not None and self._by_rows and self.plan.solved_rows > 1.2 * self.plan.first_rows
-        for spec in self.candidates.solved() if self._solved else ():
-            self._register(spec, spec.hash, None, SOLVED, 0 if more else self.ladder.top)
-
-    def _next_of_solved(self) -> tuple[int, int] | None:
-        """Return the solved head of the chosen encoder with more rows, if there is time for it."""
-        for trial in self.state.trials:
-            rung = trial.bracket
-            if (
-                trial.origin != SOLVED
-                or trial.spec.encoder != self.candidates.encoder
-                or trial.reached >= self.ladder.top
-            ):
-                continue
-            result = trial.results.get(rung)
-            if self.plan is None or result is None or result.score is None:
-                continue
-            if self.budget.fits(result.seconds * self.plan.solved_rows / self.plan.first_rows):
-                return trial.number, self.ladder.top
-        return None
-
-    def _choose_encoder(self) -> None:
-        """Search with the encoder whose solved head has the best score, once all of them have a result."""
-        solved = [trial for trial in self.state.trials if trial.origin == SOLVED]
-        if len(solved) < 2 or not all(trial.bracket in trial.results for trial in solved):
-            return
-        scores = {trial.number: trial.results[trial.bracket].score for trial in solved}
-        best = max(
-            solved, key=lambda trial: (-math.inf if (score := scores[trial.number]) is None else score, -trial.number)
-        )
-        if scores[best.number] is not None:
-            self.candidates.encoder = best.spec.encoder
+        """Record the first trials, unless there are trials already."""
+        for spec, origin, bracket in self._baselines.first_trials() if not self.state.trials else ():
+            params = self.candidates.express(spec) if origin == PLAIN else None
+            self._register(spec, spec.hash, params, origin, bracket)
 
     def _remaining_seconds(self, number: int) -> float | None:
         """Estimate the seconds from where a trial stands to the top rung."""
@@ -415,11 +366,7 @@ class Study:
 
     def rows_of(self, trial: Trial, rung: int) -> int | None:
         """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""
-        if self.plan is None or not self._by_rows:
-            return None
-        if trial.is_solved:
-            return self.plan.solved_rows if rung == self.ladder.top else self.plan.first_rows
-        return self.plan.rows_at(self.ladder.fractions[rung])
+        return self._baselines.rows_of(trial, rung)
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
         """Return the fraction of its budget that a trial uses at a rung."""

@@ -1,0 +1,108 @@
+"""Train the winner and the plain head for the last time, on as many rows as the time allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headhunt.engine.final_evaluation import FinalEvaluation, missing
+from headhunt.engine.selection import FinalistScores
+from headhunt.run.directory import is_model, read_predictions
+from headhunt.run.state import Trial
+from headhunt.study.requests import FitAllRows, Request
+
+RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
+DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
+
+Job = tuple[Request, Path]
+"""A request and the file it writes."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The winner and the plain head, with the models of each that were trained on all rows."""
+
+    winner: Trial | None
+    plain: Trial | None
+    models: Mapping[int, list[Path]]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Those of the two that exist."""
+        return [trial for trial in (self.winner, self.plain) if trial is not None]
+
+    def models_of(self, trial: Trial | None) -> list[Path]:
+        """Return the models of a trial, the first seed first."""
+        return self.models.get(trial.number, []) if trial is not None else []
+
+
+def fit_all_rows(
+    final: FinalEvaluation, trials: Sequence[Trial], training_runs: int | None, beside: Sequence[Job]
+) -> dict[int, list[Path]]:
+    """Train candidates on all rows: once if there is any time, then with more seeds. Return their models.
+
+    Args:
+        final: The search.
+        trials: The winner and the plain head.
+        training_runs: How often each; by default as often as the time allows.
+        beside: Jobs for workers that have no model to train.
+    """
+    predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
+    for seed in range(DEFAULT_TRAINING_RUNS if training_runs is None else training_runs):
+        untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
+        seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
+        seconds *= max(1.0, len(untrained) / final.workers)
+        if seed and final.by_rows and training_runs is None:
+            break  # the first training run has used the time for as many rows as it could
+        fits = final.budget.deadline is not None and seconds * 1.3 + predicting + 5 <= final.budget.left()
+        if seed and training_runs is None and not fits:
+            break
+        until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
+        available = (math.inf if until is None else until - final.budget.now() - 2.0) / RATE_MARGIN
+        plans = final.last_training(untrained, available * min(1.0, final.workers / max(1, len(untrained))))
+        requests: list[Request] = [
+            final.request(
+                FitAllRows,
+                trial,
+                seed,
+                spec=spec,
+                rows=rows,
+                out=final.directory.final_model(trial.number, seed),
+                keep_unfinished=final.by_rows,
+                validation_predictions=(
+                    final.directory.last_predictions(trial.number, seed) if final.plan and final.plan.grows else None
+                ),
+            )
+            for trial in untrained
+            for rows, spec in [plans[trial.number]]
+        ]
+        final.run([*requests, *(missing(beside) if not seed else ())], until)
+    return {trial.number: final.directory.final_models(trial.number) for trial in trials}
+
+
+def score_last_training(final: FinalEvaluation, contest: Contest) -> tuple[Contest, FinalistScores]:
+    """Score the models of the last training runs on validation rows; a solved head with a better score wins."""
+    scores: dict[int, list[float]] = {}
+    for trial in contest.trials:
+        path = final.directory.last_predictions(trial.number, 0)
+        if contest.models_of(trial) and path.exists():
+            rows, outputs = read_predictions(path)
+            scores[trial.number] = [final.score(outputs, final.validation_targets[rows])]
+    models, winner = dict(contest.models), contest.winner
+    saved = final.state.model
+    solved = final.state.trials[saved.trial] if saved is not None else None
+    if solved is not None and solved.is_solved and solved.best:
+        scores[solved.number] = [solved.best[1]]
+        if winner is None or scores[solved.number] > scores.get(winner.number, [-math.inf]):
+            winner = solved
+            folder = best_model(final)
+            models[solved.number] = [folder] if folder is not None else []
+    return Contest(winner, contest.plain, models), FinalistScores(scores)
+
+
+def best_model(final: FinalEvaluation) -> Path | None:
+    """Return the best model on disk."""
+    saved = final.state.model
+    return final.directory.best_model(saved.folder if saved else None, final.state.ended is not None)

@@ -1,0 +1,105 @@
+"""The trials that every search begins with: the plain head, and the solved head of every encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from headhunt.run.plan import Plan
+from headhunt.run.state import PLAIN, SOLVED, State, Trial
+from headhunt.spec import Spec
+from headhunt.study.budget import TimeBudget
+from headhunt.study.candidates import Candidates
+from headhunt.study.ladder import Ladder
+
+MORE_ROWS = 1.2  # factor from which a solved head is solved again with more rows
+
+
+class Baselines:
+    """Decides about the first trials, from the state of the search alone.
+
+    Args:
+        state: Returns the state of the search.
+        candidates: The candidates; their encoder is chosen here.
+        ladder: The rungs.
+        budget: The time of the search.
+        plan: The rows and epochs that fit into the time.
+        solved: Whether to begin with solved heads.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], State],
+        candidates: Candidates,
+        ladder: Ladder,
+        budget: TimeBudget,
+        plan: Plan | None,
+        *,
+        solved: bool,
+    ) -> None:
+        self._state, self._candidates, self._ladder, self._budget = state, candidates, ladder, budget
+        self._plan, self._solved = plan, solved
+
+    def first_trials(self) -> Iterator[tuple[Spec, str, int]]:
+        """Yield spec, origin and first rung of the plain head with each recipe, and of every encoder's solved head."""
+        plan = self._plan
+        for recipe in range(plan.plain_recipes if plan else 1):
+            yield self._candidates.plain(recipe), PLAIN, max(0, self._ladder.top - 1)
+        more = plan is not None and plan.by_rows and plan.solved_rows > MORE_ROWS * plan.first_rows
+        for spec in self._candidates.solved() if self._solved else ():
+            yield spec, SOLVED, 0 if more else self._ladder.top
+
+    def next_promotion(self) -> tuple[int, int] | None:
+        """Return a trial of these and the rung it goes on with, if there is one."""
+        return self._next_of_solved() or self._next_of_plain()
+
+    def _next_of_solved(self) -> tuple[int, int] | None:
+        """Return the solved head of the chosen encoder with more rows, if there is time for it."""
+        for trial in self._state().trials:
+            rung = trial.bracket
+            if (
+                trial.origin != SOLVED
+                or trial.spec.encoder != self._candidates.encoder
+                or trial.reached >= self._ladder.top
+            ):
+                continue
+            result = trial.results.get(rung)
+            if self._plan is None or result is None or result.score is None:
+                continue
+            if self._budget.fits(result.seconds * self._plan.solved_rows / self._plan.first_rows):
+                return trial.number, self._ladder.top
+        return None
+
+    def _next_of_plain(self) -> tuple[int, int] | None:
+        """Return the promotion of the plain head: it is trained in full, whatever it would have earned.
+
+        With several recipes, the better one goes on when all have a result.
+        """
+        trials = self._state().plain_trials
+        if self._plan is not None and self._plan.grows:
+            return None  # its last training is evaluated, on far more rows
+        if not trials or any(trial.number in self._state().running for trial in trials):
+            return None
+        plain = self._state().plain
+        result = plain.results.get(plain.reached) if plain is not None else None
+        if plain is None or plain.reached >= self._ladder.top or result is None or result.score is None:
+            return None
+        return plain.number, plain.reached + 1
+
+    def choose_encoder(self) -> None:
+        """Search with the encoder whose solved head has the best score, once all of them have a result."""
+        solved = [trial for trial in self._state().trials if trial.origin == SOLVED]
+        if len(solved) < 2 or not all(trial.bracket in trial.results for trial in solved):
+            return
+        scores = {trial.number: trial.results[trial.bracket].score for trial in solved}
+        scored = {number: score for number, score in scores.items() if score is not None}
+        if scored:
+            best = max(scored, key=lambda number: (scored[number], -number))
+            self._candidates.encoder = self._state().trials[best].spec.encoder
+
+    def rows_of(self, trial: Trial, rung: int) -> int | None:
+        """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""
+        if self._plan is None or not self._plan.by_rows:
+            return None
+        if trial.is_solved:
+            return self._plan.solved_rows if rung == self._ladder.top else self._plan.first_rows
+        return self._plan.rows_at(self._ladder.fractions[rung])
