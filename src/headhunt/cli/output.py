@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 LEADERBOARD_ROWS = 10
 END_REASONS = {"time": "time limit reached", "trials": "maximum number of trials reached", "target": "target reached"}
 LARGEST_CONFUSION_MATRIX = 12  # classes; a larger table does not fit a terminal
-MODEL_NAMES = {"winner": "the winner", "plain": "the plain head", "ensemble": "the ensemble"}
+MODEL_NAMES = {
+    "winner": "the winner",
+    "plain": "the plain head",
+    "ensemble": "the ensemble",
+    "solved": "the frozen encoder with a solved head",
+    "tfidf": "TF-IDF with a linear model",
+}
 
 
 def log(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
@@ -21,19 +22,20 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
-from headhunt.run.results import SearchResult
+from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.spec import NAMED, Space
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import FitAllRows, PredictTestRows, Request, SaveFirstFold
+from headhunt.study.requests import EvaluateTfidf, FitAllRows, PredictTestRows, Request, SaveFirstFold
 from headhunt.study.study import Limits, Study
 
 if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
+FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
 DISK = 8 << 30  # bytes for checkpoints
 
 
@@ -93,6 +95,8 @@ class SearchDriver:
         self._linked: list[str] = []  # models that `best` has pointed to
         self._tested: set[str] = set()  # models whose predictions of the test rows were requested
         self._local: InlineExecutor | None = None  # runs requests in this process
+        self._local_first: InlineExecutor | None = None  # that one, while workers start
+        self._reference_requested = False
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
@@ -117,7 +121,8 @@ class SearchDriver:
         Args:
             solved: Whether to evaluate a solved head in this process while the workers start.
         """
-        with LedgerWriter(self.directory) as ledger, ThreadPoolExecutor(1) as starter:
+        starter = ThreadPoolExecutor(1)
+        with LedgerWriter(self.directory) as ledger:
             self._ended_before = ledger.state.ended
             executor: Executor | None = None
             starting: Future[Executor] | None = None
@@ -132,21 +137,34 @@ class SearchDriver:
                 plan = self.directory.read_plan() or self._make_plan(executor)
                 if self.view and solved:
                     self.view.update(ledger.state, self.budget.deadline, plan.sentence)
+                self._local_first = None if executor else self._local_executor()
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
                 if solved:
                     self._stage = "solving the first head"
                     self._study.evaluate_first()
                 self._stage = "searching"
-                executor = self._study.executor = starting.result()
-                self._local = None
+                if executor is None:
+                    executor = self._wait_for_workers(starting)
+                self._study.executor = executor or self._local_executor()
+                self._local_first = None
+                self._local = None if executor else self._local
                 yield self._study
             finally:
-                if starting is not None and executor is None and not starting.cancel():
-                    executor = _result_of(starting)
+                starter.shutdown(wait=False, cancel_futures=True)
                 if executor is not None:
                     executor.close()
+                elif starting is not None:
+                    starting.add_done_callback(_close)  # it may still be starting
                 if self.view:
                     self.view.end()
+
+    def _wait_for_workers(self, starting: Future[Executor]) -> Executor | None:
+        """Return the workers, or None if they have not started while there is time for the final evaluation."""
+        left = self.budget.left() - FINISHING_SECONDS
+        try:
+            return starting.result(None if math.isinf(left) else max(1.0, left))
+        except TimeoutError:
+            return None
 
     def _make_plan(self, executor: Executor | None) -> Plan:
         """Measure the speed of the encoder and store what fits into the time."""
@@ -286,6 +304,7 @@ class SearchDriver:
         final = self.final_evaluation(study)
         self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
+        requests += self._request_reference(study)
         if self.view:
             self.view.update(state, self.budget.deadline, self._stage)
         return requests
@@ -316,6 +335,20 @@ class SearchDriver:
             return []
         self._requested = folder
         return [final.request(SaveFirstFold, best, rows=study.rows_of(best, rung), checkpoint=checkpoint, out=out)]
+
+    def _request_reference(self, study: Study) -> list[Request]:
+        """Request TF-IDF with a linear model once, when the workers have started."""
+        predictions = self.directory.reference_predictions(TFIDF)
+        if self._reference_requested or study.state.model is None or study.executor is self._local_first:
+            return []
+        self._reference_requested = True
+        if predictions.exists():
+            return []
+        test = self.directory.test_predictions(TFIDF) if "test" in self.task.rows else None
+        plain = study.state.plain
+        assert plain is not None
+        final = self.final_evaluation(study)
+        return [final.request(EvaluateTfidf, plain, predictions=predictions, test_predictions=test)]
 
     def _folder_of_best(self) -> str:
         assert self._best is not None
@@ -402,12 +435,10 @@ def default_workers() -> int:
     return ray_executor.default_workers()
 
 
-def _result_of(starting: Future[Executor]) -> Executor | None:
-    """Return an executor that has started, or None if it failed: another error is being raised."""
-    try:
-        return starting.result()
-    except Exception:
-        return None
+def _close(starting: Future[Executor]) -> None:
+    """Close an executor that started too late. If it failed, there is nothing to close."""
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
 
 
 def _has_gpu() -> bool:

@@ -102,8 +102,14 @@ class FinalEvaluation:
 
     def thresholds(self, trial: Trial) -> np.ndarray | None:
         """Return the decision thresholds of a trial's labels; None unless a row may have several."""
-        found = self.predictions(trial) if self.task.problem_type == "multi_label_classification" else None
-        return None if found is None else fit_thresholds(found[1], self.validation_targets[found[0]], self.metric)
+        found = self.predictions(trial)
+        return None if found is None else self.fit_thresholds(found[1], self.validation_targets[found[0]])
+
+    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
+        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
+        if self.task.problem_type != "multi_label_classification":
+            return None
+        return fit_thresholds(outputs, targets, self.metric)
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import FinalEvaluation, missing
+from headhunt.engine.final_evaluation import FinalEvaluation, best_with_training_run, missing
 from headhunt.engine.last_training import Contest, Job, best_model, fit_all_rows, score_last_training
 from headhunt.engine.selection import (
     EnsembleChoice,
@@ -28,16 +28,22 @@ from headhunt.evaluation import (
     Mistake,
     apply_thresholds,
     compare,
+    decision_scores,
     evaluate,
     find_mistakes,
+    format_score,
+    measure,
     reliability_bins,
+    standard_error,
 )
 from headhunt.run import schema
-from headhunt.run.directory import read_test_predictions
+from headhunt.run.directory import read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
     PLAIN,
+    SOLVED,
+    TFIDF,
     WINNER,
     Delivered,
     Finalist,
@@ -48,6 +54,7 @@ from headhunt.run.results import (
     SearchResult,
     TestResult,
     TrialSummary,
+    Verdict,
 )
 from headhunt.run.state import State, Trial
 from headhunt.storage import atomic_directory, copy_directory
@@ -100,7 +107,9 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         seconds=round(final.state.elapsed, 1),
         examples=sum(result.examples for trial in final.state.trials for result in trial.results.values()),
         evaluated_on=final.task.evaluated_on,
-        verdict=conclude(final.metric, test, comparison, delivered, has_winner=winner is not None),
+        verdict=_with_reference(
+            final, conclude(final.metric, test, comparison, delivered, has_winner=winner is not None)
+        ),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
         winner_model=next((path.name for path in contest.models_of(winner)), None),
@@ -300,10 +309,47 @@ class _IncompleteError(Exception):
     """Not all members of an ensemble could be saved in time."""
 
 
+def _references(final: FinalEvaluation) -> dict[str, np.ndarray]:
+    """Return the test predictions of the solved head and of TF-IDF, where they were made in time."""
+    found: dict[str, np.ndarray] = {}
+    solved = [trial for trial in final.state.leaderboard() if trial.is_solved and trial.best]
+    if solved and solved[0].best:
+        path = final.directory.test_predictions(final.directory.trial_model(solved[0].number, solved[0].best[0]).name)
+        if path.exists():
+            found[SOLVED] = apply_thresholds(read_test_predictions(path), final.thresholds(solved[0]))[0]
+    path, validation = final.directory.test_predictions(TFIDF), final.directory.reference_predictions(TFIDF)
+    if path.exists() and validation.exists():
+        rows, outputs = read_predictions(validation)
+        thresholds = final.fit_thresholds(outputs, final.validation_targets[rows])
+        found[TFIDF] = apply_thresholds(read_test_predictions(path), thresholds)[0]
+    return {name: outputs for name, outputs in found.items() if len(outputs) == len(final.test)}
+
+
+def _with_reference(final: FinalEvaluation, verdict: Verdict) -> Verdict:
+    """Add a sentence if TF-IDF is better than every candidate on validation rows, beyond its standard error."""
+    path = final.directory.reference_predictions(TFIDF)
+    best = best_with_training_run(final.study, final.folds)
+    if not path.exists() or best is None or best.best is None:
+        return verdict
+    rows, outputs = read_predictions(path)
+    truth, problem_type = final.validation_targets[rows], final.task.problem_type
+    decisions = decision_scores(problem_type, final.metric, outputs, truth)
+    score = measure(problem_type, final.metric, decisions, truth)
+    if score - standard_error(problem_type, final.metric, decisions, truth) <= best.best[1]:
+        return verdict
+    return replace(
+        verdict,
+        sentence=f"{verdict.sentence} TF-IDF with a linear model scores higher on validation rows "
+        f"({format_score(final.metric, score)}); it is not delivered because it is no encoder, "
+        "but scikit-learn fits it in seconds.",
+    )
+
+
 def _test_result(
     final: FinalEvaluation, contest: Contest, predictions: Mapping[str, np.ndarray], source: Path | None
 ) -> TestResult | None:
     """Return scores and details on the test rows of every model that predicted them."""
+    references = _references(final)
     outputs: dict[str, np.ndarray] = {}
     for name, trial in ((WINNER, contest.winner), (PLAIN, contest.plain)):
         tested = [path.name for path in contest.models_of(trial) if path.name in predictions]
@@ -315,6 +361,7 @@ def _test_result(
         outputs[WINNER] = predictions[source.name][0]
     if not outputs:
         return None
+    outputs |= references
     targets, task = final.test.targets, final.task
     evaluations = {name: evaluate(task.problem_type, one, targets, task.labels) for name, one in outputs.items()}
     result = TestResult(len(targets), {name: evaluation.scores for name, evaluation in evaluations.items()})
@@ -323,7 +370,7 @@ def _test_result(
     winner = outputs.get(WINNER)
     return replace(
         result,
-        confusion={name: found.confusion for name, found in evaluations.items() if name != ENSEMBLE},
+        confusion={name: found.confusion for name, found in evaluations.items() if name in (WINNER, PLAIN)},
         calibration=() if winner is None else tuple(reliability_bins(winner, targets)),
         temperature=temperature_of(final, contest.winner),
         mistakes=() if winner is None else _mistakes(final, winner, outputs.get(PLAIN)),

@@ -26,6 +26,7 @@ import torch
 from headhunt.engine.assembly import Assembly, token_key, tokenise_for, versions
 from headhunt.engine.folds import baseline_loss, fold_name
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
+from headhunt.engine.tfidf import TfidfModel, fit_tfidf
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, standard_error
@@ -36,6 +37,7 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, link_or_copy
 from headhunt.study.requests import (
+    EvaluateTfidf,
     EvaluateTrial,
     FitAllRows,
     MeasureCost,
@@ -53,6 +55,7 @@ from headhunt.training.solve import Solving
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
+TFIDF_SECONDS = 15.0  # for all TF-IDF models of a search
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
@@ -77,6 +80,7 @@ class TrialRunner(WorkerData):
             PredictTestRowsByFold: self._predict_test_rows_by_fold,
             MeasureCost: self._measure_cost,
             MeasureThroughput: self._measure_throughput,
+            EvaluateTfidf: self._evaluate_tfidf,
         }
         if settings.memory:
             limit_memory(settings.memory)
@@ -213,6 +217,30 @@ class TrialRunner(WorkerData):
         seconds = clock() - started
         rate = measured / seconds if measured else 8 / features.seconds
         return Outcome("ok", extra={"rows_per_second": rate, "threads": threads})
+
+    def _evaluate_tfidf(self, request: EvaluateTfidf, stop: Stop) -> Outcome:
+        """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
+        texts, texts_b = self.texts()
+        outputs_count = max(1, len(self.task.labels))
+        seconds = TFIDF_SECONDS / (len(self.folds) + 1)
+
+        def fit(rows: np.ndarray) -> TfidfModel:
+            second = None if texts_b is None else [texts_b[row] for row in rows]
+            first, problem_type = [texts[row] for row in rows], self.task.problem_type
+            return fit_tfidf(first, second, self.targets[rows], problem_type, outputs_count, seconds=seconds)
+
+        outputs = []
+        for train, evaluated in self.folds:
+            second = None if texts_b is None else [texts_b[row] for row in evaluated]
+            outputs.append(fit(train).outputs([texts[row] for row in evaluated], second))
+            if stop():
+                raise _StoppedError
+        positions = self.rows.positions[np.concatenate([evaluated for _, evaluated in self.folds])]
+        write_arrays(request.predictions, rows=positions, outputs=np.concatenate(outputs).astype(np.float32))
+        if request.test_predictions is not None:
+            model = fit(np.arange(len(self.targets)))
+            self._write_test_predictions(request.test_predictions, [model.outputs(*self.test_texts())])
+        return Outcome("ok")
 
     def _refuse_collapse(self, outputs: np.ndarray, rows: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""

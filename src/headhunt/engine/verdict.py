@@ -46,7 +46,8 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     if test is None:
         return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
     model, scores = next(iter(test.scores.items()))
-    name = {WINNER: "The best candidate", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}[model]
+    names = {WINNER: "The best candidate", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}
+    name = names[model]
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
     if model == PLAIN and has_winner:

@@ -162,13 +162,17 @@ class WorkerData:
             start += len(split)
         return parts
 
+    def texts(self) -> tuple[list[str], list[str] | None]:
+        """Return the first and second texts of the working rows."""
+        parts = self._working_splits()
+        first = [text for split in parts for text in split.texts()]
+        second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
+        return first, second
+
     def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens:
         key = token_key(spec)
         if key not in self._tokens:
-            parts = self._working_splits()
-            texts = [text for split in parts for text in split.texts()]
-            second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
-            self._tokens[key] = tokenise_for(spec, tokenizer, texts, second)
+            self._tokens[key] = tokenise_for(spec, tokenizer, *self.texts())
         return self._tokens[key]
 
     def activation_caches(self, spec: Spec, tokens: Tokens) -> list[ActivationCache]:

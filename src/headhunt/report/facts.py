@@ -26,7 +26,8 @@ from headhunt.report.figures import (
 from headhunt.report.run_data import RunData
 from headhunt.report.svg import shorten
 from headhunt.report.terminal import format_duration
-from headhunt.run.results import ENSEMBLE, PLAIN, WINNER
+from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, TFIDF, WINNER
+from headhunt.run.state import SOLVED as SOLVED_ORIGIN
 from headhunt.run.state import Trial
 from headhunt.run.task import open_task
 from headhunt.spec import NAMED, describe, recipe_words, stages
@@ -77,7 +78,17 @@ def _run(run: RunData) -> dict[str, Any]:
         "strategy": settings.strategy,
         "space": settings.space.get("name", "own"),
         "seed": settings.seed,
+        "plan": run.plan.sentence if run.plan else None,
+        "encoders": _encoders(run),
     }
+
+
+def _encoders(run: RunData) -> list[dict[str, Any]]:
+    """Return the score of every encoder's solved head on the same rows, best first; empty if there is one encoder."""
+    solved = [trial for trial in run.state.trials if trial.origin == SOLVED_ORIGIN and trial.bracket in trial.results]
+    scored = [(trial, trial.results[trial.bracket].score) for trial in solved]
+    known = [{"encoder": trial.spec.encoder, "score": score} for trial, score in scored if score is not None]
+    return sorted(known, key=lambda item: -item["score"]) if len(solved) > 1 else []
 
 
 def _headline(run: RunData) -> str:
@@ -114,6 +125,8 @@ def _scores(run: RunData) -> dict[str, Any] | None:
         WINNER: f"winner (#{run.winner.number})" if run.winner else "model",
         PLAIN: "plain head",
         ENSEMBLE: f"ensemble of {members}" if members > 1 else "ensemble of folds",
+        SOLVED: "frozen encoder, solved head",
+        TFIDF: "TF-IDF, linear model",
     }
     if run.plain_won and WINNER in scores:
         names[WINNER] = "plain head (#0)"

@@ -13,6 +13,7 @@ from headhunt.evaluation import METRICS
 from headhunt.report.validation_diagnostics import evaluate_validation
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import read_state
+from headhunt.run.plan import Plan
 from headhunt.run.results import PLAIN, WINNER, AblationResult, Importances, SearchResult, TestResult
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
@@ -39,6 +40,7 @@ class RunData:
         self.settings: SearchSettings = self.directory.read_settings()
         self.task: TaskInfo = self.directory.read_task_info()
         self.result: SearchResult | None = self.directory.read_result()
+        self.plan: Plan | None = self.directory.read_plan()
 
     @cached_property
     def ablation(self) -> AblationResult | None:

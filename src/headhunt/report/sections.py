@@ -257,6 +257,11 @@ def _calibration(found: Facts) -> str:
     return f'<p>{text}</p><div class="two">{charts.calibration(data)}<div>{description_list(terms)}</div></div>'
 
 
+def name_of_encoder(encoder: str) -> str:
+    """Return the last part of an encoder's name or folder."""
+    return encoder.rstrip("/").split("/")[-1]
+
+
 def _data(found: Facts) -> str:
     data = found["data"]
     warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
@@ -268,6 +273,16 @@ def _data(found: Facts) -> str:
         "columns": columns,
         "fingerprint": data["fingerprint"],
     }
+    search = found["run"]
+    if search.get("plan"):
+        terms["plan"] = search["plan"]
+    if search.get("encoders"):
+        compared = search["encoders"]
+        names = [f"{name_of_encoder(item['encoder'])} {item['score']:.4f}" for item in compared]
+        baseline = next((item["score"] for item in compared if item["encoder"] == search["encoder"]), None)
+        terms["encoders, by solved head"] = ", ".join(names)
+        if baseline is not None:
+            terms["gain from the encoder"] = f"{compared[0]['score'] - baseline:+.4f} {search['metric']}"
     if "words" in data:
         words = data["words"]
         terms["words per text"] = f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows"

@@ -181,6 +181,10 @@ class RunDirectory:
         """Return the predictions of a trial's highest rung, if there are any."""
         return max(self.predictions(trial, 0).parent.glob(f"{trial:06d}-*.npz"), default=None)
 
+    def reference_predictions(self, name: str) -> Path:
+        """Return the file for the validation predictions of a reference model."""
+        return self.path / "predictions" / f"{name}.npz"
+
     def last_predictions(self, trial: int, seed: int) -> Path:
         """Return the file for the validation predictions of a trial's last training run."""
         return self.path / "predictions" / f"last-{trial:06d}-{seed}.npz"

@@ -11,7 +11,8 @@ from headhunt.spec import Spec
 
 Delivered = Literal["winner", "plain", "best so far"]
 Claim = Literal["gain", "no gain", "untested"]
-WINNER, PLAIN, ENSEMBLE = "winner", "plain", "ensemble"  # the models that are tested
+# The models that are tested: the contestants, the ensemble, and two references that need no training of an encoder.
+WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF = "winner", "plain", "ensemble", "solved", "tfidf"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class RungSummary:
 
 @dataclass(frozen=True)
 class TestResult:
-    """Scores on the test rows, by model: `winner`, `plain`, `ensemble`."""
+    """Scores on the test rows, by model: `winner`, `plain`, `ensemble`, `solved`, `tfidf`."""
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 

@@ -95,6 +95,16 @@ class MeasureCost(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateTfidf(Request):
+    """Evaluate TF-IDF with a linear model, as a reference; the candidate plays no part."""
+
+    predictions: Path
+    """File for its predictions of validation rows."""
+    test_predictions: Path | None = None
+    """File for its predictions of the test rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasureThroughput(Request):
     """Pass training rows through a candidate's frozen encoder and measure how many a second it takes."""
 
