@@ -13,11 +13,13 @@ from headhunt.data import Split
 from headhunt.engine.assembly import prepare, versions
 from headhunt.engine.options import check_new_directory, load_task
 from headhunt.evaluation import Evaluation, apply_thresholds, evaluate
-from headhunt.modeling.build import check_length
+from headhunt.modeling.build import check_length, load_config
 from headhunt.predictor import Ensemble, Predictor, open_model
 from headhunt.spec import DEFAULT_ENCODER, Spec, plain
 from headhunt.training.device import pick_device
 from headhunt.training.loop import Report
+
+MANY_CLASSES = 20
 
 
 def fit(
@@ -57,7 +59,10 @@ def fit(
     task = load_task(data, seed, options, validation_share=0)  # no candidates are compared, so all rows are trained on
     train = task.splits["train"]
     if spec is None:
-        spec = plain(encoder or DEFAULT_ENCODER, len(train))
+        name = encoder or DEFAULT_ENCODER
+        width = int(load_config(name, trust_remote_code).hidden_size)
+        # With many classes each has few rows, and the lower learning rate needs several times the epochs.
+        spec = plain(name, len(train), recipe=int(len(task.labels) > MANY_CLASSES), width=width)
     elif encoder:
         spec = replace(spec, encoder=encoder)
     if max_length is not None:

@@ -259,13 +259,15 @@ class SearchDriver:
         from headhunt.engine.assembly import versions
 
         settings = self.settings
+        config = config_of_encoder(settings.encoder, self.resources.trust_remote_code)
         candidates = Candidates(
             Space.from_dict(settings.space),
             encoder=settings.encoder,
             pair=self.task.pair,
             problem_type=self.task.problem_type,
             rows=self.task.rows["train"],
-            layers=layers_of_encoder(settings.encoder, self.resources.trust_remote_code),
+            layers=int(config.num_hidden_layers),
+            width=int(config.hidden_size),
             max_length=settings.max_length,
             encoders=plan.encoders,
             max_epochs=plan.epochs,
@@ -421,11 +423,11 @@ def interruptible(first: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def layers_of_encoder(encoder: str, trust_remote_code: bool = False) -> int:
-    """Return the number of layers of an encoder, from its configuration."""
-    from headhunt.modeling.build import load_config
+def config_of_encoder(encoder: str, trust_remote_code: bool = False) -> Any:
+    """Return the configuration of an encoder."""
+    from headhunt.modeling.build import load_config  # torch takes a while to load
 
-    return int(load_config(encoder, trust_remote_code).num_hidden_layers)
+    return load_config(encoder, trust_remote_code)
 
 
 def default_workers() -> int:

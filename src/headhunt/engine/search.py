@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headhunt.engine.ablation import run_ablation
-from headhunt.engine.driver import Resources, SearchDriver, View, layers_of_encoder
+from headhunt.engine.driver import Resources, SearchDriver, View, config_of_encoder
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
@@ -203,7 +203,7 @@ def search(
         texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
         encoders = resolve_encoders(encoder, texts=texts, max_size=size, trust_remote_code=trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, trust_remote_code)
-    layers_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
+    config_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
         from headhunt.modeling.build import check_length
 

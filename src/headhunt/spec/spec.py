@@ -40,7 +40,9 @@ SOLVERS = {
     "ridge": "ridge regression on the frozen encoder, solved in closed form",
 }
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
-PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes; small encoders need higher ones than BERT's 2e-5 to 5e-5
+PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
+WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT
+WIDE = 768  # hidden size from which an encoder has that size
 # Fields of unreleased versions. Specs and spaces that use them are refused with the new name.
 RENAMED = {"rate": "learning_rate", "batch": "batch_size", "head_rate": "head_lr_multiplier"}
 
@@ -265,16 +267,18 @@ class Spec:
         return cls.from_dict(data)
 
 
-def plain(encoder: str, rows: int = 500, recipe: int = 0) -> Spec:
+def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> Spec:
     """Return the plain head with a standard recipe, the baseline of every search.
 
     Args:
         encoder: Hugging Face model name or local folder.
         rows: Number of training rows; smaller data is trained for more epochs.
-        recipe: Which of PLAIN_LEARNING_RATES to use.
+        recipe: Which of the two standard recipes, which differ in their learning rate.
+        width: Hidden size of the encoder.
     """
     epochs = 10.0 if rows <= 5_000 else 5.0 if rows <= 20_000 else 3.0
-    return Spec(encoder=encoder, recipe=Recipe(learning_rate=PLAIN_LEARNING_RATES[recipe], epochs=epochs))
+    rate = (WIDE_LEARNING_RATES if width >= WIDE else PLAIN_LEARNING_RATES)[recipe]
+    return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
 
 
 def solved(encoder: str, *, pair: bool = False) -> Spec:

@@ -39,6 +39,7 @@ class Candidates:
         problem_type: Problem type of the task.
         rows: Number of training rows. It decides the epochs of the plain head.
         layers: Number of encoder layers, for runtime estimates.
+        width: Hidden size of the plain head's encoder, which decides its learning rates.
         max_length: Maximum number of tokens per text if the space does not set it. Defaults to the recipe's value.
         encoders: Encoders to choose from, the first of which is that of the plain head. Defaults to `encoder` alone.
         max_epochs: Largest number of epochs that there is time for.
@@ -53,12 +54,13 @@ class Candidates:
         problem_type: str = "single_label_classification",
         rows: int = 500,
         layers: int = 6,
+        width: int = 384,
         max_length: int | None = None,
         encoders: Sequence[str] = (),
         max_epochs: float | None = None,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.problem_type, self.max_epochs = problem_type, max_epochs
+        self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
         self.encoders = tuple(encoders) or (self.encoder,)
         space_length = space.tree.get("recipe", {}).get("max_length")
@@ -146,8 +148,8 @@ class Candidates:
             return None
 
     def plain(self, recipe: int = 0) -> Spec:
-        """Return the plain head with one of the standard fine-tuning recipes; see `spec.PLAIN_LEARNING_RATES`."""
-        spec = plain(self.baseline_encoder, self.rows, recipe)
+        """Return the plain head with one of the two standard fine-tuning recipes."""
+        spec = plain(self.baseline_encoder, self.rows, recipe, self.width)
         return self._fitted(with_max_length(spec, self._plain_max_length))
 
     def solved(self) -> list[Spec]:
