@@ -88,9 +88,9 @@ class Candidates:
         return self._fitted(with_max_length(spec, self.max_length))
 
     def _fitted(self, spec: Spec) -> Spec:
-        """Return the spec with no more epochs than there is time for."""
+        """Return the spec with no more epochs than there is time for; a head alone takes little."""
         recipe = spec.recipe
-        if self.max_epochs is None or recipe.epochs <= self.max_epochs or recipe.solver == "ridge":
+        if self.max_epochs is None or recipe.epochs <= self.max_epochs or recipe.freeze == "all":
             return spec
         return replace(spec, recipe=replace(recipe, epochs=self.max_epochs))
 
