@@ -52,6 +52,7 @@ def fit_all_rows(
     predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
     for seed in range(DEFAULT_TRAINING_RUNS if training_runs is None else training_runs):
         untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
+        untrained = [trial for trial in untrained if saved_solution(final, trial) is None]
         seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         seconds *= max(1.0, len(untrained) / final.workers)
         if seed and final.by_rows and training_runs is None:
@@ -79,7 +80,19 @@ def fit_all_rows(
             for rows, spec in [plans[trial.number]]
         ]
         final.run([*requests, *(missing(beside) if not seed else ())], until)
-    return {trial.number: final.directory.final_models(trial.number) for trial in trials}
+    models = {trial.number: final.directory.final_models(trial.number) for trial in trials}
+    for trial in trials:
+        if not models[trial.number] and (solution := saved_solution(final, trial)) is not None:
+            models[trial.number] = [solution]
+    return models
+
+
+def saved_solution(final: FinalEvaluation, trial: Trial) -> Path | None:
+    """Return the model of a solved head that was saved during the search: it has seen all rows already."""
+    if not trial.is_solved or trial.best is None:
+        return None
+    folder = final.directory.trial_model(trial.number, trial.best[0])
+    return folder if is_model(folder) else None
 
 
 def score_last_training(final: FinalEvaluation, contest: Contest) -> tuple[Contest, FinalistScores]:

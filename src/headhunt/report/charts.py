@@ -46,7 +46,9 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
         metric: Name of the metric.
         width: CSS pixels.
     """
-    left, right, top, step = (150 if width > NARROW else 104), 74, 10, 46
+    right, top, step = 74, 10, 46
+    longest = max(len(row["name"]) for row in rows)
+    left = max(150, 22 + round(6.4 * longest)) if width > NARROW else 104
     height = top + step * len(rows) + 40
     ends = [end for row in rows for end in (row["low"], row["high"])]
     ticks, x = make_axis(*padded_range(ends, 0.03), left, width - right, 7 if width > NARROW else 4)
@@ -60,7 +62,7 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
         kind = "accent" if row["role"] == "winner" else "neutral"
         low, high = x(row["low"]), x(row["high"])
         body += [
-            draw_text(left - 16, y + 4, row["name"], "name", "end"),
+            draw_text(left - 16, y + 4, row["name"] if width > NARROW else shorten(row["name"], 15), "name", "end"),
             draw_line(low, y, high, y, f"whisker {kind}"),
             draw_line(low, y - 6, low, y + 6, f"whisker {kind}"),
             draw_line(high, y - 6, high, y + 6, f"whisker {kind}"),
