@@ -20,7 +20,7 @@ Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEARNING_RATE_LEAVES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
-FEW_EPOCHS = 5.0
+FEW_EPOCHS = 6.0
 COSTLY_LEAVES = ("head.convolutions", "head.blocks", "recipe.smart")
 
 
