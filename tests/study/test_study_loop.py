@@ -81,9 +81,12 @@ def test_study_trains_no_candidate_twice(tmp_path, strategy, workers):
 def test_study_trains_plain_head_fully_then_known_recipes(tmp_path):
     study = run_study(tmp_path, space=Space.load("default"))
     first, *others = study.state.trials
-    assert first.spec == Candidates(Space.load("default"), encoder="toy").plain().canonical()
+    candidates = Candidates(Space.load("default"), encoder="toy")
+    assert first.spec == candidates.plain().canonical()
     assert first.origin == "plain" and first.reached == LADDER.top
-    assert [trial.origin for trial in others[:5]] == ["known"] * 4 + ["random"]
+    known = [spec.canonical() for spec, _ in candidates.known_recipes()]
+    assert len(known) == 6 and [trial.spec for trial in others[:6]] == known
+    assert [trial.origin for trial in others[:7]] == ["known"] * 6 + ["random"]
 
 
 def test_study_uses_the_encoder_of_the_space(tmp_path):

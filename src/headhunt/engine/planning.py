@@ -130,6 +130,7 @@ def make_plan(
     held_out = min(held_out, max(200, round(examples / 4)))
     compared = min(trained, max(LEAST_ROWS, round(examples / SAMPLE_EPOCHS)))
     compared = trained if compared > 0.8 * trained else compared
+    epochs = round(max(1.0, min(epochs, examples / compared)), 2)
     final_examples = FINAL_FRACTION * after * rate
     return Plan(
         compared_rows=rows if compared == trained else compared,
@@ -137,8 +138,8 @@ def make_plan(
         final_rows=min(rows, max(compared, round(ROWS_MARGIN * final_examples))),
         first_rows=min(rows, first, SOLVED_ROWS),
         solved_rows=min(rows, SOLVED_ROWS, max(first, round(SOLVED_FRACTION * after * throughput))),
-        epochs=round(max(1.0, min(epochs, examples / compared)), 2),
-        plain_recipes=_plain_recipes(examples / rate, seconds, workers),
+        epochs=epochs,
+        plain_recipes=_plain_recipes(compared * epochs / rate, seconds, workers),
         **common,
     )
 

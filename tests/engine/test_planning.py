@@ -1,0 +1,148 @@
+"""Plans: the rows and epochs that fit into the time of a search."""
+
+from __future__ import annotations
+
+import pytest
+
+from headhunt.data import Columns
+from headhunt.engine.planning import EPOCHS, LEAST_EPOCHS, LEAST_ROWS, SOLVED_ROWS, TEST_ROWS, make_plan
+from headhunt.run.plan import Plan, format_duration
+from headhunt.run.task import TaskInfo
+
+COLUMNS = Columns("text", None, "label")
+
+
+def make_info(train: int, validation: int = 0, test: int = 400) -> TaskInfo:
+    rows = {"train": train, "validation": validation, "test": test}
+    rows = {name: count for name, count in rows.items() if count}
+    return TaskInfo("task", "single_label_classification", ("a", "b"), COLUMNS, rows, "fingerprint")
+
+
+def plan_of(
+    train: int, *, validation: int = 0, test: int = 400, throughput=500.0, seconds=300.0, left=None, workers=2
+) -> Plan:
+    """Return a plan; all the time is left unless the test says otherwise."""
+    left = (float("inf") if seconds is None else seconds) if left is None else left
+    return make_plan(
+        make_info(train, validation, test), throughput, seconds=seconds, left=left, workers=workers, epochs=EPOCHS
+    )
+
+
+def by_name(plan: Plan) -> dict[str, int]:
+    names = ("compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows")
+    return {name: getattr(plan, name) for name in names}
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0, 3600.0, None])
+@pytest.mark.parametrize("throughput", [0.5, 5000.0])
+def test_plan_of_cross_validation_keeps_all_rows(seconds, throughput):
+    plan = plan_of(1200, seconds=seconds, throughput=throughput)
+    rows = by_name(plan)
+    if seconds is None:
+        assert rows.pop("first_rows") == 1000  # without a limit, the first model is still ready in seconds
+    assert plan.folds == 3 and not plan.by_rows and not plan.samples and not plan.grows
+    assert set(rows.values()) == {1200}
+
+
+def test_plan_of_cross_validation_fits_epochs_to_the_time():
+    plenty, short, none = (plan_of(1500, seconds=seconds) for seconds in (1200.0, 200.0, 20.0))
+    assert (plenty.epochs, plenty.fine_tuning, plenty.plain_recipes) == (EPOCHS, True, 2)
+    assert LEAST_EPOCHS < short.epochs < EPOCHS and short.fine_tuning
+    assert (none.epochs, none.fine_tuning, none.plain_recipes) == (LEAST_EPOCHS, False, 1)
+
+
+def test_plan_of_large_data_with_little_time_compares_on_fewer_rows_than_it_trains_on():
+    plan = plan_of(200_000, throughput=500.0, seconds=300.0, test=20_000)
+    assert plan.by_rows and plan.samples and plan.grows
+    assert LEAST_ROWS < plan.compared_rows < plan.final_rows < 200_000
+    assert plan.compared_rows * plan.epochs / plan.examples_per_second < 300
+    assert plan.first_rows == plan.solved_rows == SOLVED_ROWS
+    slow = plan_of(200_000, throughput=100.0, seconds=300.0)
+    assert slow.first_rows == 1000 < slow.solved_rows <= SOLVED_ROWS
+    assert plan.validation_rows < 2000 and plan.test_rows == TEST_ROWS
+
+
+def test_plan_uses_more_rows_with_more_time():
+    plans = [plan_of(200_000, seconds=seconds) for seconds in (60.0, 300.0, 1800.0, 100_000.0)]
+    compared, final = [plan.compared_rows for plan in plans], [plan.final_rows for plan in plans]
+    assert compared == sorted(compared) and final == sorted(final) and compared[0] < compared[2]
+    assert compared[-1] == final[-1] == 200_000 and plans[-1].epochs == EPOCHS and not plans[-1].samples
+
+
+def test_plan_counts_the_time_that_is_left():
+    assert plan_of(200_000, left=100.0).compared_rows < plan_of(200_000, left=300.0).compared_rows
+
+
+@pytest.mark.parametrize("rows", [2000, 100_000])
+def test_plan_without_time_limit_uses_everything(rows):
+    plan = plan_of(rows, seconds=None, throughput=0.5)
+    assert plan.compared_rows == plan.final_rows == rows and plan.epochs == EPOCHS and plan.plain_recipes == 2
+    assert plan.solved_rows == min(rows, SOLVED_ROWS) and plan.validation_rows == min(2000, rows // 5)
+    assert plan.test_rows == 400 and plan.seconds is None
+
+
+def test_plan_evaluates_on_the_validation_rows_of_the_user():
+    assert plan_of(3000, validation=700, seconds=None).validation_rows == 700
+    assert plan_of(30, validation=7, seconds=None).folds == 1
+    timed = plan_of(3000, validation=700, seconds=3600.0, throughput=5000.0)
+    assert timed.validation_rows == 700 and timed.compared_rows == 3000
+
+
+@pytest.mark.parametrize("seconds", [0.1, 5.0, 60.0])
+@pytest.mark.parametrize("throughput", [0.01, 50.0])
+@pytest.mark.parametrize("rows", [(2000, 0, 0), (10, 4, 4), (90, 0, 3), (1_000_000, 0, 10_000)])
+def test_plan_never_goes_below_the_least_rows_and_epochs(seconds, throughput, rows):
+    train, validation, test = rows
+    plan = plan_of(train, validation=validation, test=test, seconds=seconds, left=0.0, throughput=throughput)
+    assert all(count >= 1 for count in by_name(plan).values())
+    assert plan.compared_rows >= min(LEAST_ROWS, train)
+    assert plan.validation_rows >= min(200, validation or train)
+    assert plan.final_rows >= min(plan.compared_rows, train) and max(by_name(plan).values()) <= max(train, validation)
+    assert plan.test_rows == min(test, LEAST_ROWS, TEST_ROWS)
+    assert plan.epochs >= (LEAST_EPOCHS if plan.folds > 1 else 1.0)
+
+
+@pytest.mark.parametrize("rows", [1500, 50_000])
+def test_plan_compares_two_recipes_of_the_plain_head_only_with_time(rows):
+    """Issue: with the least number of rows, the recipes of large data were taken to be as fast as the time demands."""
+    assert plan_of(rows, seconds=900.0).plain_recipes == 2
+    assert plan_of(rows, seconds=60.0, throughput=5.0, workers=1).plain_recipes == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (plan_of(1200, seconds=None), "1,200 rows, no time limit: candidates are trained on all rows, for up to 10 ep"),
+        (plan_of(1500, seconds=20.0), "1,500 rows, 20 s: heads on the frozen encoder; there is no time to train the"),
+        (plan_of(200_000), "200,000 rows, 5 min: candidates are compared on "),
+    ],
+)
+def test_plan_sentence_names_rows_and_time(plan, sentence):
+    assert plan.sentence.startswith(sentence)
+
+
+def test_plan_sentence_rounds_the_numbers_of_rows():
+    plan = Plan(200_000, 2345, 200, 98_765, 100, 200, 0, 2.0, seconds=600.0)
+    assert plan.sentence == (
+        "200,000 rows, 10 min: candidates are compared on 2,300 rows, the winner is trained on up to 99,000"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(90, "90 s"), (300, "5 min"), (7200, "2 h"), (9000, "2.5 h")])
+def test_format_duration(seconds, words):
+    assert format_duration(seconds) == words
+
+
+@pytest.mark.parametrize("name", ["compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"])
+def test_plan_refuses_no_rows(name):
+    rows = {"rows": 10, "compared_rows": 10, "validation_rows": 2, "final_rows": 10, "first_rows": 5, "solved_rows": 5}
+    with pytest.raises(ValueError, match=f"{name} must be at least 1; found 0"):
+        Plan(**{**rows, name: 0}, test_rows=0, epochs=1.0)
+
+
+def test_plan_rows_at_a_rung():
+    plan = plan_of(200_000)
+    assert plan.rows_at(1.0) == plan.compared_rows and plan.rows_at(1 / 3) == round(plan.compared_rows / 3)
+    assert plan_of(1200).rows_at(1 / 3) is None
+    assert plan.epoch_seconds() == pytest.approx(plan.compared_rows / plan.examples_per_second)
+    assert plan_of(1200).epoch_seconds() == pytest.approx(2400 / plan_of(1200).examples_per_second)
