@@ -30,7 +30,8 @@ def large() -> Task:
     """A task that is too large for cross-validation, with classes of very different sizes."""
     labels = ["rare" if row % 20 == 0 else "some" if row % 4 == 1 else "often" for row in range(ROWS)]
     rng = np.random.default_rng(0)
-    texts = [" ".join(f"w{word}" for word in rng.integers(0, 10_000, 8)) for _ in range(ROWS)]
+    letters = rng.integers(ord("a"), ord("z"), (ROWS, 8, 5), dtype=np.uint8)
+    texts = [" ".join(word.tobytes().decode() for word in words) for words in letters]
     return Task.load((texts, labels), test_share=0)
 
 
@@ -83,11 +84,12 @@ def test_samples_are_nested_and_keep_the_class_proportions(large):
     for count in (100, 200, 600, 1200):
         sample = working.sample(train, count)
         assert len(sample) == len(set(sample)) == count and smaller < set(sample) <= set(train)
-        assert np.bincount(targets[sample]) / count == pytest.approx(shares, abs=1.5 / 100)
+        # Validation rows are left out of the order at random, so that a small sample differs a little.
+        assert np.bincount(targets[sample]) / count == pytest.approx(shares, abs=max(0.015, 0.55 / count**0.5))
         smaller = set(sample)
     assert working.sample(train, None) is train
     evaluated = working.folds[0][1]
-    assert np.bincount(targets[evaluated]) / len(evaluated) == pytest.approx(shares, abs=1.5 / 100)
+    assert np.bincount(targets[evaluated]) / len(evaluated) == pytest.approx(shares, abs=0.015)
 
 
 @pytest.mark.parametrize("seed", range(3))
