@@ -60,11 +60,17 @@ def evaluate_flaky(request: EvaluateTrial) -> Outcome:
 
 
 def open_study(
-    folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy, *, space=TINY, executor=None, **arguments
+    folder: Path,
+    evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy,
+    *,
+    space=TINY,
+    executor=None,
+    encoders=(),
+    **arguments,
 ) -> Study:
     """Open a study in a new or existing run directory; 14 trials unless limits are given."""
     arguments = {"limits": Limits(trials=14), **arguments}
-    candidates = Candidates(space, encoder="toy")
+    candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders)
     return Study(LedgerWriter(RunDirectory(folder)), candidates, executor or InlineExecutor(evaluate), **arguments)
 
 

@@ -140,6 +140,7 @@ class Study:
         self._callback = callback
         self._stop_reason: str | None = None
         self._exhausted = False
+        self._begun = False  # whether the first trials are recorded
         self._known: dict[str, list[tuple[Spec, Params]]] = {}  # by encoder
         self._too_late: float | None = None  # the deadline before which no new trial would have finished
         self._interrupted: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved since
@@ -250,8 +251,7 @@ class Study:
         """Return the next trial and rung: an interrupted one, a promotion, or a new trial."""
         if self._interrupted:
             return self._interrupted.popleft()
-        if not self.state.trials:
-            self._begin()
+        self._begin()
         if self.state.waiting:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
@@ -272,10 +272,14 @@ class Study:
         return next(iter(self.state.waiting.items()))
 
     def _begin(self) -> None:
-        """Record the first trials, unless there are trials already."""
-        for spec, origin, bracket in self._baselines.first_trials() if not self.state.trials else ():
-            params = self.candidates.express(spec) if origin == PLAIN else None
-            self._register(spec, spec.hash, params, origin, bracket)
+        """Record the first trials, unless there are others already; a search may be cut off between two of them."""
+        if self._begun or any(trial.origin not in (PLAIN, SOLVED) for trial in self.state.trials):
+            return
+        self._begun = True
+        for spec, origin, bracket in self._baselines.first_trials():
+            if spec.hash not in self.state.hashes:
+                params = self.candidates.express(spec) if origin == PLAIN else None
+                self._register(spec, spec.hash, params, origin, bracket)
 
     def _remaining_seconds(self, number: int) -> float | None:
         """Estimate the seconds from where a trial stands to the top rung."""

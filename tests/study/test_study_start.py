@@ -1,0 +1,222 @@
+"""The first trials of a study: solved heads, which choose the encoder, and the plain head with its recipes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from study_toys import LADDER, ShuffledExecutor, evaluate_toy, leaderboard, open_study, run_study
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import ModelSaved
+from headhunt.run.plan import Plan
+from headhunt.run.state import Outcome
+from headhunt.spec.spec import PLAIN_LEARNING_RATES
+from headhunt.study.requests import EvaluateTrial, FitAllRows
+from headhunt.study.study import Limits
+
+FOLDS = Plan(
+    rows=500,
+    compared_rows=500,
+    validation_rows=500,
+    final_rows=500,
+    first_rows=500,
+    solved_rows=500,
+    test_rows=0,
+    epochs=10.0,
+    folds=3,
+)
+ROWS = replace(
+    FOLDS, rows=9000, compared_rows=3000, validation_rows=900, final_rows=5000, first_rows=400, solved_rows=2000, folds=1
+)
+SOLVED_SCORES = {"small": 0.6, "middle": 0.8, "large": 0.7}
+
+
+def record(requests: list[EvaluateTrial], scores: dict[str, float | None] = SOLVED_SCORES) -> Callable:
+    """Return a toy evaluation that records its requests and scores solved heads by their encoder."""
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        requests.append(request)
+        if request.spec.recipe.solver == "ridge":
+            score = scores[request.spec.encoder]
+            return Outcome("collapsed") if score is None else Outcome("ok", score, 0.1, 100)
+        return evaluate_toy(request)
+
+    return evaluate
+
+
+def run(folder, requests=None, scores=SOLVED_SCORES, **arguments):
+    defaults = {"plan": FOLDS, "solved": True, "encoders": tuple(SOLVED_SCORES), "limits": Limits(trials=20)}
+    return run_study(folder, record([] if requests is None else requests, scores), **{**defaults, **arguments})
+
+
+# --- solved heads
+
+
+@pytest.mark.parametrize("plan", [FOLDS, ROWS])
+def test_study_evaluates_solved_heads_before_all_others(tmp_path, plan):
+    requests: list[EvaluateTrial] = []
+    study = run(tmp_path, requests, plan=plan)
+    assert [trial.origin for trial in study.state.trials[:5]] == ["plain", "plain", "solved", "solved", "solved"]
+    assert [request.trial for request in requests[:3]] == [2, 3, 4]
+    assert [request.spec.encoder for request in requests[:3]] == ["small", "middle", "large"]
+    assert all(request.spec.recipe.solver == "ridge" for request in requests[:3])
+
+
+@pytest.mark.parametrize("plan", [FOLDS, ROWS])
+def test_study_searches_with_the_encoder_of_the_best_solved_head(tmp_path, plan):
+    state = run(tmp_path, plan=plan).state
+    assert {trial.spec.encoder for trial in state.plain_trials} == {"small"}  # that of the baseline
+    assert {trial.spec.encoder for trial in state.trials[5:]} == {"middle"} and len(state.trials) == 20
+
+
+def test_study_keeps_the_first_encoder_if_solved_heads_are_equal_or_fail(tmp_path):
+    equal = run(tmp_path / "equal", scores=dict.fromkeys(SOLVED_SCORES, 0.5))
+    failed = run(tmp_path / "failed", scores=dict.fromkeys(SOLVED_SCORES))
+    for study in (equal, failed):
+        assert {trial.spec.encoder for trial in study.state.trials[5:]} == {"small"}
+    rest = run(tmp_path / "rest", scores={"small": None, "middle": None, "large": 0.1})
+    assert {trial.spec.encoder for trial in rest.state.trials[5:]} == {"large"}
+
+
+@pytest.mark.parametrize("plan", [FOLDS, ROWS])
+def test_study_resumed_at_any_record_uses_the_same_encoder(tmp_path, plan):
+    uninterrupted = run(tmp_path / "uninterrupted", plan=plan, limits=Limits(trials=9))
+    lines = uninterrupted.ledger.directory.ledger.read_bytes().splitlines(keepends=True)
+    assert {trial.spec.encoder for trial in uninterrupted.state.trials[5:]} == {"middle"}
+    for kept in range(len(lines)):
+        folder = tmp_path / f"resumed-{kept}"
+        folder.mkdir()
+        RunDirectory(folder).ledger.write_bytes(b"".join(lines[:kept]))
+        resumed = run(folder, plan=plan, limits=Limits(trials=9))
+        assert leaderboard(resumed) == leaderboard(uninterrupted)
+        assert [trial.hash for trial in resumed.state.trials] == [trial.hash for trial in uninterrupted.state.trials]
+        shutil.rmtree(folder)
+
+
+def test_study_continued_with_more_trials_uses_the_chosen_encoder(tmp_path):
+    run(tmp_path, limits=Limits(trials=6))
+    continued = run(tmp_path, limits=Limits(trials=12))
+    assert {trial.spec.encoder for trial in continued.state.trials[5:]} == {"middle"}
+
+
+def test_study_solves_the_head_of_the_chosen_encoder_with_more_rows(tmp_path):
+    requests: list[EvaluateTrial] = []
+    run(tmp_path, requests, plan=ROWS)
+    solved = [request for request in requests if request.spec.recipe.solver == "ridge"]
+    assert [(request.trial, request.rows) for request in solved] == [(2, 400), (3, 400), (4, 400), (3, 2000)]
+    assert [request.trial for request in requests[:6]] == [2, 3, 4, 0, 1, 3]  # before any other is proposed
+    again: list[EvaluateTrial] = []
+    run(tmp_path, again, plan=ROWS, limits=Limits(trials=22))
+    assert again and not any(request.spec.recipe.solver == "ridge" for request in again)
+
+
+def test_study_solves_each_head_once_if_there_are_no_more_rows(tmp_path):
+    requests: list[EvaluateTrial] = []
+    run(tmp_path, requests, plan=replace(ROWS, first_rows=2000))
+    solved = [request for request in requests if request.spec.recipe.solver == "ridge"]
+    assert [(request.trial, request.rung, request.rows) for request in solved] == [
+        (number, 1, 2000) for number in (2, 3, 4)
+    ]
+
+
+def test_study_with_one_encoder_has_one_solved_head(tmp_path):
+    study = run(tmp_path, encoders=("small",))
+    assert [trial.origin for trial in study.state.trials if trial.is_solved] == ["solved"]
+
+
+def test_study_without_solved_heads_has_none(tmp_path):
+    assert not any(trial.is_solved for trial in run(tmp_path, solved=False).state.trials)
+
+
+def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path):
+    jobs: list[str] = []
+
+    def evaluate(request):
+        jobs.append(type(request).__name__)
+        return Outcome("ok", 0.5, 0.1, 10)
+
+    def save_model(study):
+        trial = study.state.trials[2]
+        if not trial.results or study.state.model:
+            return []
+        return [FitAllRows(trial=2, spec=trial.spec, seed=0, out=tmp_path / "model")]
+
+    study = open_study(
+        tmp_path, evaluate, plan=FOLDS, solved=True, encoders=tuple(SOLVED_SCORES), callback=save_model
+    )
+    study.evaluate_first()
+    assert jobs == ["EvaluateTrial", "FitAllRows"] and study.state.model.trial == 2
+    assert study.state.settled == [(2, LADDER.top)] and set(study.state.waiting) == {0, 1, 3, 4}
+    study.evaluate_first()  # of a run that is resumed
+    assert len(jobs) == 2
+    study.ledger.close()
+
+
+def test_evaluate_first_does_nothing_without_solved_heads(tmp_path):
+    requests: list[EvaluateTrial] = []
+    study = open_study(tmp_path, record(requests))
+    study.evaluate_first()
+    study.ledger.append(ModelSaved(0, "model"))  # the ledger is complete up to here
+    study.ledger.close()
+    assert not requests and list(study.state.waiting) == [0]
+
+
+# --- the plain head
+
+
+def score_plain(by_rate: dict[float, float | None]) -> Callable[[EvaluateTrial], Outcome]:
+    """Return a toy evaluation with a score by learning rate for the plain head; all others are better."""
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        if not request.spec.head.plain or request.spec.recipe.learning_rate not in by_rate:
+            return Outcome("ok", 0.9 + request.trial / 1000, 1.0, 10)
+        score = by_rate[request.spec.recipe.learning_rate]
+        return Outcome("collapsed") if score is None else Outcome("ok", score, 1.0, 10)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("scores", "better"), [((0.3, 0.4), 1), ((0.4, 0.3), 0), ((0.4, 0.4), 0), ((None, 0.1), 1)])
+def test_study_promotes_only_the_better_recipe_of_the_plain_head(tmp_path, scores, better, workers):
+    evaluate = score_plain(dict(zip(PLAIN_LEARNING_RATES, scores, strict=True)))
+    study = run_study(tmp_path, evaluate, plan=FOLDS, executor=ShuffledExecutor(evaluate, workers=workers))
+    first, second = study.state.plain_trials
+    assert [first.spec.recipe.learning_rate, second.spec.recipe.learning_rate] == list(PLAIN_LEARNING_RATES)
+    reached = [LADDER.top - 1, LADDER.top - 1]
+    reached[better] = LADDER.top
+    assert [first.reached, second.reached] == reached
+    assert study.state.plain.number == better and study.state.plain.best == (LADDER.top, scores[better])
+
+
+def test_study_with_one_recipe_trains_the_plain_head_in_full(tmp_path):
+    study = run_study(tmp_path, score_plain({1e-4: 0.1}), plan=replace(FOLDS, plain_recipes=1))
+    (plain,) = study.state.plain_trials
+    assert plain.number == 0 and plain.reached == LADDER.top and study.state.trials[1].origin != "plain"
+
+
+def test_study_does_not_promote_a_plain_head_that_learned_nothing(tmp_path):
+    study = run_study(tmp_path, score_plain(dict.fromkeys(PLAIN_LEARNING_RATES)), plan=FOLDS)
+    assert [trial.reached for trial in study.state.plain_trials] == [LADDER.top - 1] * 2
+
+
+def test_study_on_rows_promotes_the_plain_head_unless_its_last_training_sees_far_more(tmp_path):
+    evaluate = score_plain(dict.fromkeys(PLAIN_LEARNING_RATES, 0.1))
+    compared = run_study(tmp_path / "compared", evaluate, plan=ROWS)
+    assert [trial.reached for trial in compared.state.plain_trials] == [1, 0]
+    grows = replace(ROWS, final_rows=8000)
+    assert grows.grows and not ROWS.grows
+    last = run_study(tmp_path / "last", evaluate, plan=grows)
+    assert [trial.reached for trial in last.state.plain_trials] == [0, 0]
+
+
+def test_study_on_rows_trains_each_rung_on_more_rows(tmp_path):
+    requests: list[EvaluateTrial] = []
+    study = run(tmp_path, requests, plan=ROWS)
+    assert study.ladder.fractions == (1 / 3, 1.0)
+    trained = {(r.rung, r.rows) for r in requests if r.spec.recipe.solver != "ridge"}
+    assert trained == {(0, 1000), (1, 3000)}
+    assert all(request.resume_from is None for request in requests)
