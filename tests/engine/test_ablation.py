@@ -84,10 +84,12 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         metric=metric,
         validation_targets=targets,
         budget=TimeBudget(None),
-        study=SimpleNamespace(ladder=SimpleNamespace(top=0), seed_of=lambda number: number),
+        study=SimpleNamespace(
+            ladder=SimpleNamespace(top=0), seed_of=lambda number: number, rows_of=lambda trial, rung: None
+        ),
         show_stage=lambda stage: None,
         run=lambda requests, deadline: [],
-        request=lambda job, trial, seed, **fields: job(trial=1, spec=spec, seed=seed, **fields),
+        request=lambda job, trial, seed, **fields: job(trial=1, seed=seed, **fields),
     )
 
 

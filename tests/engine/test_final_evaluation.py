@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from searches import QUICK, run_search
+from searches import QUICK, make_task, run_search
+from study_toys import LADDER, open_study
 
 import headhunt
 from headhunt.engine import selection
 from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.final_test import _deliver
+from headhunt.engine.last_training import Contest
 from headhunt.engine.selection import FinalistScores, choose_winner, evaluate_finalists
 from headhunt.engine.verdict import conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
 from headhunt.predictor import Predictor
-from headhunt.run.directory import write_arrays
+from headhunt.run.directory import RunDirectory, write_arrays
+from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.results import TestResult
 from headhunt.run.state import Outcome
-from headhunt.spec import Space
+from headhunt.run.task import TaskInfo, save_task
+from headhunt.spec import Head, Recipe, Space, Spec
 from headhunt.study.budget import TimeBudget
-from headhunt.study.ladder import Ladder
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -59,12 +61,15 @@ def test_verdict_stores_the_comparison():
     assert (verdict.claim, verdict.gain, verdict.p_value, verdict.training_runs) == ("gain", 0.05, 0.004, 4)
 
 
-def test_delivered_model_follows_from_the_verdict(tmp_path, encoders):
+def test_delivered_model_has_the_best_validation_score(tmp_path, encoders):
     search = run_search(tmp_path, encoders(), trials=6)
     result = search.result
     info = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
     assert result.verdict.claim in ("gain", "no gain")
-    assert (info["trial"] == 0) == (result.verdict.claim == "no gain")
+    scores = {finalist.trial: np.mean(finalist.scores) for finalist in result.finalists}
+    plain_is_better = scores[result.plain.trial] > scores[result.winner.trial]
+    assert result.verdict.delivered == ("plain" if plain_is_better else "winner")
+    assert info["trial"] == (result.plain if plain_is_better else result.winner).trial
     confusion = result.test.confusion
     assert result.test.temperature > 0 and sum(map(sum, confusion["plain"])) == result.test.rows
     wrong = sum(map(sum, confusion["winner"])) - sum(row[i] for i, row in enumerate(confusion["winner"]))
@@ -96,59 +101,131 @@ class FakeWorkers:
         raise AssertionError("all have responded")
 
 
-def finalists_of(search, monkeypatch, workers, budget) -> tuple[FinalEvaluation, list]:
-    """A final evaluation of two finalists, renumbered 1 and 2, and the plain head."""
-    shutil.rmtree(search.run_dir / "seeds", ignore_errors=True)
-    trials = [trial for trial in search.state.leaderboard() if trial.number and trial.best[0] == 2][:2]
-    for number, trial in zip((1, 2), trials, strict=True):
-        trial.number = number
-    plain = search.state.trials[0]
-    study = SimpleNamespace(
-        state=SimpleNamespace(trials=[plain, *trials], plain=plain, leaderboard=lambda: trials),
-        ladder=Ladder(),
-        seed_of=lambda number: number,
-        budget=budget,
-        executor=workers,
-    )
-    final = FinalEvaluation(search.directory, search.task, "accuracy", study)
-    workers.targets = final.validation_targets
-    monkeypatch.setattr(selection, "close_to_best", lambda final, leaderboard: list(leaderboard))
-    return final, [plain, *trials]
+@pytest.fixture
+def finalists(tmp_path, monkeypatch):
+    """Return a function that makes a final evaluation of the plain head, trial 0, and two finalists, 1 and 2."""
+    studies = []
+
+    def make(workers: FakeWorkers, budget: TimeBudget) -> FinalEvaluation:
+        task, directory = make_task(), RunDirectory(tmp_path)
+        save_task(task, directory.task)
+        study = open_study(tmp_path, executor=workers, budget=budget, ladder=LADDER)
+        studies.append(study)
+        for number, (pooling, score) in enumerate((("cls", 0.6), ("mean", 0.8), ("max", 0.7))):
+            spec = Spec(encoder="toy", head=Head(pooling=pooling))
+            add_result(study, number, spec, "random" if number else "plain", LADDER.top, score)
+        final = FinalEvaluation(directory, TaskInfo.of(task), "accuracy", study)
+        workers.targets = final.validation_targets
+        return final
+
+    def all_but_plain(final, leaderboard):
+        return [trial for trial in leaderboard if not trial.is_plain]
+
+    monkeypatch.setattr(selection, "close_to_best", all_but_plain)
+    yield make
+    for study in studies:
+        study.ledger.close()
 
 
-def test_finalist_that_collapses_with_another_seed_is_dropped(tmp_path, encoders, monkeypatch):
+def add_result(study, number: int, spec: Spec, origin: str, rung: int, score: float, std_error: float = 0.0) -> None:
+    """Record a trial with one result."""
+    study.ledger.append(TrialAdded(number, spec.to_dict(), spec.hash, None, origin, rung))
+    study.ledger.append(TrialStarted(number, rung, 0))
+    study.ledger.append(TrialFinished(number, rung, "ok", score, 1.0, 10, {"std_error": std_error}))
+
+
+def test_finalist_that_collapses_with_another_seed_is_dropped(finalists):
     """And one whose worker died runs once more."""
-    search = run_search(tmp_path, encoders(), trials=9)
     workers = FakeWorkers({(1, 0): "collapsed", (2, 0): "lost"})
-    final, (plain, _, second) = finalists_of(search, monkeypatch, workers, TimeBudget(600))
+    final = finalists(workers, TimeBudget(600))
+    plain, _, second = final.state.trials
     scores = evaluate_finalists(final, plain)
-    assert scores.by_trial == {2: [second.best[1], 1.0, 1.0], 0: [plain.best[1], 1.0, 1.0]}
+    assert scores.by_trial == {2: [0.7, 1.0, 1.0], 0: [0.6, 1.0, 1.0]}
     assert scores.collapsed == {1} and choose_winner(final, scores) is second
     assert workers.evaluated == [(1, 0), (2, 0), (0, 0), (2, 1), (2, 0), (0, 0), (2, 1)]
 
 
-def test_finalists_are_evaluated_with_other_seeds_without_a_time_limit(tmp_path, encoders, monkeypatch):
+def test_finalists_are_evaluated_with_other_seeds_without_a_time_limit(finalists):
     """Issue: without a time limit finalists were never evaluated with other seeds."""
-    search = run_search(tmp_path, encoders(), trials=9)
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    scores = evaluate_finalists(final, final.state.plain)
+    assert scores.by_trial == {1: [0.8, 1.0, 1.0], 2: [0.7, 1.0, 1.0], 0: [0.6, 1.0, 1.0]}
+
+
+def test_best_other_trial_wins_if_every_finalist_collapses(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    _, first, second = final.state.trials
+    assert choose_winner(final, FinalistScores({0: [0.6]}, collapsed={1})) is second
+    assert choose_winner(final, FinalistScores({0: [0.6], 1: [0.1]}, collapsed={2})) is first
+
+
+def test_finalists_are_not_evaluated_again_without_time(finalists):
     workers = FakeWorkers({})
-    final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(None))
-    scores = evaluate_finalists(final, plain)
-    assert {number: len(values) for number, values in scores.by_trial.items()} == {1: 3, 2: 3, 0: 3}
-
-
-def test_best_other_trial_wins_if_every_finalist_collapses(tmp_path, encoders, monkeypatch):
-    search = run_search(tmp_path, encoders(), trials=9)
-    final, (plain, first, second) = finalists_of(search, monkeypatch, FakeWorkers({}), TimeBudget(None))
-    assert choose_winner(final, FinalistScores({0: [plain.best[1]]}, collapsed={1})) is second
-    assert choose_winner(final, FinalistScores({0: [plain.best[1]], 1: [0.1]}, collapsed={2})) is first
-
-
-def test_finalists_are_not_evaluated_again_without_time(tmp_path, encoders, monkeypatch):
-    search = run_search(tmp_path, encoders(), trials=9)
-    workers = FakeWorkers({})
-    final, (plain, *_) = finalists_of(search, monkeypatch, workers, TimeBudget(0.01))
-    assert {len(values) for values in evaluate_finalists(final, plain).by_trial.values()} == {1}
+    final = finalists(workers, TimeBudget(0.01))
+    assert evaluate_finalists(final, final.state.plain).by_trial == {1: [0.8], 2: [0.7], 0: [0.6]}
     assert not workers.evaluated
+
+
+@pytest.mark.parametrize(("std_error", "winner"), [(0.01, 3), (0.2, 1)])
+def test_trial_with_fewer_folds_wins_if_its_lower_bound_is_above(finalists, std_error, winner):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    spec = Spec(encoder="toy", head=Head(pooling="attention"))
+    add_result(final.study, 3, spec, "random", LADDER.top - 1, 0.95, std_error)
+    assert choose_winner(final, FinalistScores({1: [0.8], 2: [0.7]})).number == winner
+
+
+def test_plain_head_with_any_recipe_is_no_winner(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    spec = Spec(encoder="toy", recipe=Recipe(learning_rate=3e-4))
+    add_result(final.study, 3, spec, "plain", LADDER.top, 0.99)
+    assert final.state.plain.number == 3
+    assert choose_winner(final, evaluate_finalists(final, final.state.plain)).number == 1
+
+
+# --- delivery
+
+
+def compared(low: float) -> Comparison:
+    return Comparison(0.05, low, 0.1, 0.01, 0.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("deliver", "plain_score", "comparison", "delivered"),
+    [
+        ("best", 0.6, compared(-0.1), "winner"),
+        ("best", 0.6, None, "winner"),
+        ("best", 0.9, compared(-0.1), "plain"),
+        ("best", 0.9, compared(0.01), "plain"),
+        ("plain-unless-proven", 0.6, compared(-0.1), "plain"),
+        ("plain-unless-proven", 0.6, None, "plain"),
+        ("plain-unless-proven", 0.9, compared(0.01), "winner"),
+    ],
+)
+def test_delivered_model_follows_from_validation_scores_or_the_setting(
+    finalists, deliver, plain_score, comparison, delivered
+):
+    """The test rows decide what is delivered only if the settings say so."""
+    final = replace(finalists(FakeWorkers({}), TimeBudget(None)), deliver=deliver)
+    plain, winner, _ = final.state.trials
+    models = {trial.number: [final.directory.final_model(trial.number, 0)] for trial in (plain, winner)}
+    for number, (folder,) in models.items():
+        folder.mkdir(parents=True)
+        (folder / "trial").write_text(str(number))
+    scores = FinalistScores({winner.number: [0.8], plain.number: [plain_score]})
+    name, source = _deliver(final, Contest(winner, plain, models), comparison, scores)
+    trial = winner if delivered == "winner" else plain
+    assert (name, source) == (delivered, models[trial.number][0])
+    assert (final.directory.model / "trial").read_text() == str(trial.number)
+
+
+def test_search_delivers_plain_head_unless_proven(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), trials=4, deliver="plain-unless-proven")
+    assert search.settings.deliver == "plain-unless-proven"
+    assert "--deliver plain-unless-proven" in search.settings.command(search.task, "default")
+    verdict, info = search.result.verdict, json.loads((search.model_dir / "headhunt.json").read_text())
+    assert verdict.claim in ("gain", "no gain")
+    assert verdict.delivered == ("winner" if verdict.claim == "gain" else "plain")
+    assert info["trial"] == (search.result.winner if verdict.claim == "gain" else search.result.plain).trial
 
 
 def test_verdict_trains_with_as_many_seeds_as_asked(tmp_path, encoders, monkeypatch):

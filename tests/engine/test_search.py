@@ -13,13 +13,17 @@ import headhunt
 from headhunt import Search
 from headhunt.engine import driver as driver_module
 from headhunt.engine.driver import Resources, SearchDriver
+from headhunt.engine.final_evaluation import best_with_training_run
+from headhunt.engine.trial_runner import TrialRunner
 from headhunt.errors import HeadhuntError
-from headhunt.run.events import ModelSaved
+from headhunt.run.events import STOPPED, ModelSaved
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.schema import RunError
+from headhunt.run.state import Outcome
 from headhunt.run.task import open_task
 from headhunt.spec import Choice, Space
 from headhunt.study.budget import TimeBudget
+from headhunt.study.requests import EvaluateTrial, FitAllRows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -36,8 +40,9 @@ def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
     info = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
     verdict = search.result.verdict
     assert info["task"]["trained_on"] == "all training rows"
-    assert info["trial"] == (search.result.winner.trial if verdict.delivered == "winner" else 0)
-    assert (verdict.claim == "gain") == (verdict.delivered == "winner") == ("A reliable gain" in verdict.sentence)
+    delivered = {"winner": search.result.winner, "plain": search.result.plain}[verdict.delivered]
+    assert info["trial"] == delivered.trial and search.result.plain.trial in (0, 1)
+    assert (verdict.claim == "gain") == ("A reliable gain" in verdict.sentence)
 
 
 def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
@@ -58,7 +63,7 @@ def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
 def test_result_has_test_scores_of_winner_and_plain_head(tmp_path, encoders):
     result = run_search(tmp_path, encoders()).result
     assert {"winner", "plain"} <= result.test.scores.keys()
-    assert result.plain.trial == 0 and result.plain.score is not None
+    assert result.plain.trial in (0, 1) and result.plain.score is not None
     assert result.rungs[-1].results >= 1
     score = result.test.scores["winner"]["accuracy"]
     assert 0 <= score.low <= score.value
@@ -66,15 +71,16 @@ def test_result_has_test_scores_of_winner_and_plain_head(tmp_path, encoders):
 
 
 def test_search_does_not_open_test_rows_before_final_evaluation(tmp_path, encoders, monkeypatch):
-    """With the test rows unreadable until then, every trial is evaluated all the same."""
+    """With the test rows unreadable until then, every trial has the same score, and the same one wins."""
+    complete = run_search(tmp_path / "complete", encoders())
     hidden, visible, results = tmp_path / "hidden", tmp_path / "run" / "task", []
     evaluate, open_run = driver_module.run_final_evaluation, SearchDriver.open
 
-    def hide(self):
+    def hide(self, **options):
         hidden.mkdir()
         for path in visible.glob("test.*"):
             path.rename(hidden / path.name)
-        return open_run(self)
+        return open_run(self, **options)
 
     def show(final, reason, training_runs=None):
         results.append(len(final.state.settled))
@@ -86,6 +92,10 @@ def test_search_does_not_open_test_rows_before_final_evaluation(tmp_path, encode
     monkeypatch.setattr(driver_module, "run_final_evaluation", show)
     search = run_search(tmp_path, encoders())
     assert results[0] >= 8 and "winner" in search.result.test.scores
+    assert [(row.trial, row.score) for row in search.leaderboard()] == [
+        (row.trial, row.score) for row in complete.leaderboard()
+    ]
+    assert search.result.winner == complete.result.winner
 
 
 def test_resumed_search_equals_uninterrupted_one_and_counts_test_evaluations(tmp_path, encoders):
@@ -107,7 +117,7 @@ def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
             folder = search.run_dir / "models" / name
             folder.mkdir(exist_ok=True)
             study.ledger.append(ModelSaved(1, name))
-            driver._request_best_model(study, None)
+            driver._request_best_model(study)
             assert folder.is_dir() and (search.run_dir / "best").resolve() == folder.resolve()
     assert not (search.run_dir / "models" / "two").exists()
 
@@ -117,13 +127,71 @@ def test_late_save_of_a_worse_model_does_not_stay_the_best(tmp_path, encoders):
     search = run_search(tmp_path, encoders(), trials=4)
     driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
-        best = next(trial for trial in study.state.leaderboard() if study.checkpoints.latest(trial.number))
-        study.ledger.append(ModelSaved(-1, "first"))
-        assert [request.trial for request in driver._request_best_model(study, best)] == [best.number]
-        study.ledger.append(ModelSaved(best.number, f"{best.number:06d}"))
-        assert not driver._request_best_model(study, best)
-        study.ledger.append(ModelSaved(99, "000099"))  # a worse one, requested before
-        assert [request.trial for request in driver._request_best_model(study, best)] == [best.number]
+        trials = [trial for trial in study.state.leaderboard() if not trial.is_solved]
+        best = next(trial for trial in trials if study.checkpoints.latest(trial.number))
+        driver._best = (1.0, -best.number), best, best.best[0]
+        folder = driver.directory.trial_model(best.number, best.best[0]).name
+        study.ledger.append(ModelSaved(0, "first"))
+        assert [request.out.name for request in driver._request_best_model(study)] == [folder]
+        study.ledger.append(ModelSaved(best.number, folder))
+        assert not driver._request_best_model(study)
+        study.ledger.append(ModelSaved(1, "worse"))  # requested before
+        assert [request.out.name for request in driver._request_best_model(study)] == [folder]
+
+
+def set_results(study, results: dict[int, dict[int, tuple[float, float]]]) -> None:
+    """Replace the results of a study: score and standard error by trial and rung."""
+    study.state.settled.clear()
+    for trial in study.state.trials:
+        trial.results.clear()
+    for number, by_rung in results.items():
+        for rung, (score, std_error) in by_rung.items():
+            outcome = Outcome("ok", score, 1.0, 10, {"std_error": std_error})
+            study.state.trials[number].results[rung] = outcome
+            study.state.settled.append((number, rung))
+
+
+@pytest.mark.parametrize(
+    ("results", "best"),
+    [
+        ({0: {2: (0.80, 0.05)}, 3: {1: (0.79, 0.01)}}, (3, 1)),  # not the one evaluated furthest
+        ({3: {1: (0.79, 0.01)}, 0: {2: (0.80, 0.05)}}, (3, 1)),  # in whatever order
+        ({0: {2: (0.80, 0.01)}, 3: {1: (0.85, 0.10)}}, (0, 2)),  # not the one with the highest score
+        ({0: {2: (0.80, 0.01)}, 3: {0: (0.99, 0.00)}}, (0, 2)),  # a ninth is no complete training run
+        ({0: {1: (0.80, 0.02), 2: (0.81, 0.01)}}, (0, 2)),
+        ({0: {1: (0.85, 0.02), 2: (0.81, 0.01)}}, (0, 1)),
+        ({1: {2: (0.80, 0.01)}, 0: {2: (0.80, 0.01)}}, (0, 2)),  # the earlier trial of two equal ones
+    ],
+)
+def test_best_model_has_the_highest_lower_bound(tiny_search, results, best):
+    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        set_results(study, results)
+        driver._seen = 0
+        driver._after_results(study)
+        assert (driver._best[1].number, driver._best[2]) == best
+        assert best_with_training_run(study, 3).number == best[0]
+
+
+def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
+    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        solved = next(trial.number for trial in study.state.trials if trial.is_solved)
+        set_results(study, {solved: {2: (0.9, 0.0)}, 0: {2: (0.8, 0.0)}})
+        study.ledger.append(ModelSaved(0, "first"))
+        driver._seen = 0
+        request = driver._after_results(study)[0]
+        assert isinstance(request, FitAllRows) and (request.trial, request.rows) == (solved, None)
+        assert request.out == driver.directory.trial_model(solved, 2)
+
+
+@pytest.fixture(scope="module")
+def tiny_search(tmp_path_factory, encoders) -> Search:
+    """A finished search with the plain head, a solved head and one other trial."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("tiny")
+        patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
+        return run_search(folder, encoders(), trials=4)
 
 
 def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encoders, monkeypatch):
@@ -141,11 +209,11 @@ def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encod
 
 
 def test_max_length_holds_for_every_model_of_a_search(tmp_path, encoders):
-    search = run_search(tmp_path, encoders(), trials=3, max_length=24)
+    search = run_search(tmp_path, encoders(), trials=4, max_length=24)
     assert {trial.spec.recipe.max_length for trial in search.state.trials} == {24}
     assert search.load().recipe.max_length == 24
-    first = json.loads((tmp_path / "run" / "models" / "first" / "headhunt.json").read_text())
-    assert first["recipe"]["max_length"] == 24
+    models = [json.loads(path.read_text()) for path in (tmp_path / "run" / "models").glob("*/headhunt.json")]
+    assert len(models) >= 2 and {model["recipe"]["max_length"] for model in models} == {24}
     assert "--max-length 24" in search.settings.command(search.task, "default")
 
 
@@ -170,14 +238,23 @@ def test_search_keeps_its_time_limit(tmp_path, encoders):
     assert search.load() is not None
 
 
-def test_search_without_time_for_any_trial_still_gives_a_tested_model(tmp_path, encoders):
-    """Training that would take hours: what is left is the first model, which takes a second."""
-    slow = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"epochs": 1000.0, "batch_size": [1, 2]}})
-    search = run_search(tmp_path, encoders(), time="5s", trials=None, space=slow)
-    assert search.load() is not None and search.result.model_from in ("first", "000000-all", "000000")
-    (scores,) = search.result.test.scores.values()
-    sentence = search.result.verdict.sentence
-    assert scores["accuracy"].value > 0 and ("no time to compare" in sentence or "No other candidate" in sentence)
+def test_search_without_time_for_any_training_gives_a_tested_solved_head(tmp_path, encoders, monkeypatch):
+    """Training that would take hours: what is left is the solved head, which takes a second."""
+    run_request = TrialRunner.run
+
+    def run_solved_only(self, request, stop=lambda: False):
+        if not isinstance(request, EvaluateTrial | FitAllRows) or request.spec.recipe.solver == "ridge":
+            return run_request(self, request, stop)
+        time.sleep(max(0.0, (request.deadline or 0.0) - time.time()))
+        return Outcome(STOPPED)
+
+    monkeypatch.setattr(TrialRunner, "run", run_solved_only)
+    search = run_search(tmp_path, encoders(), time="6s", trials=None)
+    result = search.result
+    assert search.load() is not None and search.state.trials[result.winner.trial].is_solved
+    assert result.model_from.startswith(f"{result.winner.trial:06d}") and result.plain is None
+    (scores,) = result.test.scores.values()
+    assert scores["accuracy"].value > 0 and "no time to compare" in result.verdict.sentence
 
 
 def test_search_does_not_overwrite_a_run(tmp_path, encoders):
@@ -218,20 +295,21 @@ def test_missing_encoder_is_refused_before_any_work(tmp_path):
 
 def test_failing_candidates_do_not_end_a_search(tmp_path, encoders):
     broken = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"freeze": [7, 8, 9]}})
-    search = run_search(tmp_path, encoders(), space=broken, trials=3)
-    assert search.best.number == 0  # the plain head works
-    assert {result.outcome for trial in search.state.trials[1:] for result in trial.results.values()} == {"error"}
+    search = run_search(tmp_path, encoders(), space=broken, trials=6)
+    assert search.state.plain.best is not None and search.state.ended == "trials"
+    proposed = [trial for trial in search.state.trials if trial.origin not in ("plain", "solved")]
+    assert len(proposed) == 3 and {result.outcome for t in proposed for result in t.results.values()} == {"error"}
 
 
 def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
     """Issue: trial 0, the first model, freeze choices and runtime estimates used the encoder argument."""
     named = encoders("bert")
     space = Space("own", {**QUICK.tree, "encoder": named})
-    search = headhunt.search(make_task(), time=None, trials=3, space=space, workers=0, out=tmp_path / "run", view=False)
-    assert search.settings.encoder == named
+    search = headhunt.search(make_task(), time=None, trials=5, space=space, workers=0, out=tmp_path / "run", view=False)
+    assert search.settings.encoder == named and {"plain", "solved"} < {trial.origin for trial in search.state.trials}
     assert {trial.spec.encoder for trial in search.state.trials} == {named}
-    first = json.loads((tmp_path / "run" / "models" / "first" / "headhunt.json").read_text())
-    assert first["spec"]["encoder"] == named
+    models = [json.loads(path.read_text()) for path in (tmp_path / "run" / "models").glob("*/headhunt.json")]
+    assert len(models) >= 2 and {model["spec"]["encoder"] for model in models} == {named}
 
 
 def test_first_encoder_of_a_choice_is_the_baseline(tmp_path, encoders):

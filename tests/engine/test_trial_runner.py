@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from conftest import sentences
 
 from headhunt.data import Task
 from headhunt.engine.folds import make_folds
-from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.trial_runner import LEAST_FINISHED, TrialRunner
 from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
@@ -129,12 +131,21 @@ def test_deadline_in_the_past_stops_after_one_step(runner, encoders, tmp_path):
     assert (fold / "training.safetensors").exists() and not (fold / "outputs.npy").exists()
 
 
-def test_first_model_is_kept_even_if_its_training_was_cut_off(runner, encoders, tmp_path):
+def test_last_training_that_is_cut_off_is_kept_if_most_of_it_is_done(runner, encoders, tmp_path):
     """On large data the time may end before training does; any other model is not saved then."""
-    spec, out = candidate(encoders(), epochs=1, freeze="all"), tmp_path / "first"
-    fit = FitAllRows(trial=1, spec=spec, seed=5, out=out, deadline=time.time() - 1)
-    assert runner.run(fit).outcome == STOPPED and not out.exists()
-    assert runner.run(replace(fit, keep_unfinished=True)).outcome == "ok" and Predictor.load(out).predict(["good"])
+    spec, out = candidate(encoders(), epochs=10), tmp_path / "last"
+    steps = 10 * math.ceil(len(runner.targets) / 8)
+    fit = FitAllRows(trial=1, spec=spec, seed=5, out=out, keep_unfinished=True)
+
+    def stop_after(fraction: float) -> Callable[[], bool]:
+        counter = iter(range(1, 1000))
+        return lambda: next(counter) >= fraction * steps
+
+    assert runner.run(replace(fit, keep_unfinished=False), stop_after(0.9)).outcome == STOPPED and not out.exists()
+    assert runner.run(fit, stop_after(LEAST_FINISHED - 0.1)).outcome == STOPPED and not out.exists()
+    outcome = runner.run(fit, stop_after(LEAST_FINISHED + 0.1))
+    assert outcome.outcome == "ok" and outcome.examples < 0.8 * 10 * len(runner.targets)
+    assert Predictor.load(out).predict(["good"])
 
 
 def test_first_model_respects_the_size_limit(runner, encoders, tmp_path):

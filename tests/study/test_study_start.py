@@ -29,7 +29,14 @@ FOLDS = Plan(
     folds=3,
 )
 ROWS = replace(
-    FOLDS, rows=9000, compared_rows=3000, validation_rows=900, final_rows=5000, first_rows=400, solved_rows=2000, folds=1
+    FOLDS,
+    rows=9000,
+    compared_rows=3000,
+    validation_rows=900,
+    final_rows=5000,
+    first_rows=400,
+    solved_rows=2000,
+    folds=1,
 )
 SOLVED_SCORES = {"small": 0.6, "middle": 0.8, "large": 0.7}
 
@@ -144,9 +151,7 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
             return []
         return [FitAllRows(trial=2, spec=trial.spec, seed=0, out=tmp_path / "model")]
 
-    study = open_study(
-        tmp_path, evaluate, plan=FOLDS, solved=True, encoders=tuple(SOLVED_SCORES), callback=save_model
-    )
+    study = open_study(tmp_path, evaluate, plan=FOLDS, solved=True, encoders=tuple(SOLVED_SCORES), callback=save_model)
     study.evaluate_first()
     assert jobs == ["EvaluateTrial", "FitAllRows"] and study.state.model.trial == 2
     assert study.state.settled == [(2, LADDER.top)] and set(study.state.waiting) == {0, 1, 3, 4}

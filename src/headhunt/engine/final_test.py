@@ -225,7 +225,7 @@ def _deliver(
     order: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
     winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
     if final.deliver == "plain-unless-proven":
-        if comparison is not None and not comparison.significant:
+        if comparison is None or not comparison.significant:
             order.reverse()
     elif winner is not None and plain is not None and plain > winner:
         order.reverse()
