@@ -114,6 +114,8 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
         "target": 0.9,
         "max_latency": "20ms",
         "max_size": "60MB",
+        "max_memory": "4GB",
+        "deliver": "plain-unless-proven",
         "space": "paper",
         "strategy": "tpe",
         "metric": "macro_f1",
@@ -127,9 +129,11 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     }
     words = [word for name, value in expected.items() for word in (f"--{name.replace('_', '-')}", value)]
     columns = ["--text", "review", "--label", "stars", "--limit", 20]
+    before = time.time()
     succeed("search", data, *words, *columns, "--calibrate", "--trust-remote-code")
     ((task, options),) = calls
     assert options.pop("view") is not None
+    assert before <= options.pop("started") <= time.time()  # the time counts from the start of the command
     assert options == {**expected, "calibrate": True, "trust_remote_code": True}
     assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
 
@@ -185,7 +189,7 @@ def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monke
     monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
     succeed("search", data)
     (options,) = calls
-    del options["view"]
+    assert options.pop("view") is not None and options.pop("started") < time.time()
     assert options == {name: defaults[name] for name in options}
 
 

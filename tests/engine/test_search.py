@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from headhunt.run.task import open_task
 from headhunt.spec import Choice, Space
 from headhunt.study.budget import TimeBudget
 from headhunt.study.requests import EvaluateTrial, FitAllRows
+from headhunt.study.study import Study
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -192,6 +194,26 @@ def tiny_search(tmp_path_factory, encoders) -> Search:
         folder = tmp_path_factory.mktemp("tiny")
         patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
         return run_search(folder, encoders(), trials=4)
+
+
+def test_search_interrupted_before_its_first_trial_ends_with_the_first_model(tmp_path, encoders, monkeypatch):
+    """Issue: until the workers had started, Ctrl-C ended the program without the final evaluation."""
+    evaluate_first, handler = Study.evaluate_first, signal.getsignal(signal.SIGINT)
+
+    def press_ctrl_c(self):
+        evaluate_first(self)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Study, "evaluate_first", press_ctrl_c)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        search = run_search(tmp_path, encoders())
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    (result,) = search.state.settled
+    assert search.state.ended == "interrupted" and search.state.trials[result[0]].is_solved
+    assert search.load() is not None and "winner" in search.result.test.scores
 
 
 def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encoders, monkeypatch):

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -100,10 +100,14 @@ class SearchDriver:
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
-        with self.open(solved=True) as study:
+        catching = ExitStack()
+        catching.enter_context(interruptible(self._interrupt))
+        with catching, self.open(solved=True) as study:
             self.directory.result.unlink(missing_ok=True)  # of an earlier session
-            with interruptible(self._interrupt):
-                reason = study.run()
+            if self._stop.is_set():
+                study.stop("interrupted")
+            reason = study.run()
+            catching.close()
             self._refuse_if_nothing_trained(study.state)
             self._stop.clear()
             self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
