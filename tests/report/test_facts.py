@@ -172,7 +172,7 @@ def parse_command(folder: Path) -> dict:
 
 def test_repeat_command_is_accepted_by_the_program(finished):
     options = parse_command(finished)
-    assert options["encoder"] == ENCODER and options["trials"] == 60 and options["text"] == "review"
+    assert options["encoder"] == [ENCODER] and options["trials"] == 60 and options["text"] == "review"
     assert options["limit"] is None and options["test"] is None
 
 
