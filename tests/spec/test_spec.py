@@ -91,7 +91,14 @@ def test_spec_hash_ignores_fields_without_effect(first, second):
 
 
 def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
-    for name, same in (("cosine", True), ("difference", True), ("dot", True), ("combined", True), ("concat", False), (None, False)):
+    for name, same in (
+        ("cosine", True),
+        ("difference", True),
+        ("dot", True),
+        ("combined", True),
+        ("concat", False),
+        (None, False),
+    ):
         specs = [Spec(encoder="any", head=Head(siamese=name), recipe=Recipe(swap_pairs=swap)) for swap in (False, True)]
         assert (specs[0].hash == specs[1].hash) == same, name
 
@@ -117,7 +124,10 @@ def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
         ({"recipe": {"solver": "rige"}}, "Did you mean 'ridge'"),
         ({"recipe": {"head_init": "solve"}}, "Did you mean 'solved'"),
         ({"recipe": {"standardize": 1}}, "standardize must be"),
-        ({"head": {"layers": "concat", "pooling": "attention"}}, 'pooling with layers "concat" must be one of cls, mean'),
+        (
+            {"head": {"layers": "concat", "pooling": "attention"}},
+            'pooling with layers "concat" must be one of cls, mean',
+        ),
         ({"head": {"layers": "concat", "blocks": {}}}, "takes neither convolutions nor blocks"),
         ({"head": {"layers": "concat", "convolutions": {}}}, "takes neither convolutions nor blocks"),
         ({"head": {"siamese": "combine"}}, "Did you mean 'combined'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
@@ -71,17 +73,17 @@ def test_features_compute_each_row_once(encoders, monkeypatch):
     monkeypatch.setattr(module, "BATCH_SIZE", 4)
     features, passes = make(encoders())
     first = features.get(np.array([4, 4, 9, 2, 1, 0]))
-    assert sorted(sum(passes, [])) == [0, 1, 2, 4, 9] and features.rows.tolist() == [0, 1, 2, 4, 9]
+    assert sorted(chain(*passes)) == [0, 1, 2, 4, 9] and features.rows.tolist() == [0, 1, 2, 4, 9]
     again = features.get(np.array([9, 15, 4]))
-    assert sorted(sum(passes, [])) == [0, 1, 2, 4, 9, 15]
+    assert sorted(chain(*passes)) == [0, 1, 2, 4, 9, 15]
     assert np.array_equal(again[[0, 2]], first[[2, 0]])
     everything = features.get(np.arange(20))
-    assert sorted(sum(passes, [])) == list(range(20))
+    assert sorted(chain(*passes)) == list(range(20))
     assert np.abs(everything - make(encoders())[0].get(np.arange(20))).max() < 1e-5
     seconds = features.seconds
     assert seconds > 0
     features.get(np.arange(20))
-    assert features.seconds == seconds and len(sum(passes, [])) == 20
+    assert features.seconds == seconds and len(list(chain(*passes))) == 20
 
 
 def test_features_keep_computed_rows_after_a_stop(encoders, monkeypatch):
@@ -90,10 +92,10 @@ def test_features_keep_computed_rows_after_a_stop(encoders, monkeypatch):
     with pytest.raises(StoppedError):
         features.get(np.arange(20), lambda: len(passes) == 2)
     kept = features.rows
-    assert len(kept) == 8 and sorted(sum(passes, [])) == kept.tolist()
+    assert len(kept) == 8 and sorted(chain(*passes)) == kept.tolist()
     assert not features._module._forward_pre_hooks and features.seconds > 0
     values = features.get(np.arange(20))
-    assert sorted(sum(passes, [])) == list(range(20)), "no row is computed twice"
+    assert sorted(chain(*passes)) == list(range(20)), "no row is computed twice"
     assert np.abs(values - make(encoders())[0].get(np.arange(20))).max() < 1e-5
 
 

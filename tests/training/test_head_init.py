@@ -35,7 +35,9 @@ def task_of(pair: bool = False, problem_type: str = "single_label_classification
     if problem_type == "regression":
         columns["label"] = [900.0 + len(text) for text in texts]
     elif problem_type == "multi_label_classification":
-        columns["label"] = [[label, "long"] if len(text) > 25 else [label] for text, label in zip(texts, labels, strict=True)]
+        columns["label"] = [
+            [label, "long"] if len(text) > 25 else [label] for text, label in zip(texts, labels, strict=True)
+        ]
     return Task.load({"train": columns, "test": columns})
 
 

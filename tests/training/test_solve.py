@@ -27,7 +27,9 @@ def task_of(case: str = "single_label_classification", count: int = 48) -> Task:
     second = {"text_b": [texts[i - i % 4 // 2 * 5] for i in range(count)]} if case == "pair" else {}
     columns = {"text": texts, **second, "label": labels}
     if case == "multi_label_classification":
-        columns["label"] = [[label, "long"] if len(text) > 25 else [label] for text, label in zip(texts, labels, strict=True)]
+        columns["label"] = [
+            [label, "long"] if len(text) > 25 else [label] for text, label in zip(texts, labels, strict=True)
+        ]
     elif case == "regression":
         columns["label"] = [500.0 + len(text) for text in texts]
     elif case == "pair":
