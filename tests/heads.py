@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 from conftest import sentences
+from transformers import PreTrainedModel
 
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS, Blocks, Convolutions, Head, Mlp
-from headhunt.modeling.build import build, load_tokenizer
+from headhunt.modeling.build import build, load_tokenizer, output_of
+from headhunt.spec import solved
+from headhunt.training.features import Features, feature_blocks
+from headhunt.training.ridge import fit_ridge
 from headhunt.training.tokens import SpecialTokens, tokenise
 
 PARTS = {
@@ -18,6 +22,7 @@ PARTS = {
     "mlp": Head(pooling="mean", mlp=Mlp(layers=2, width=9)),
     "layers-2": Head(layers=2, pooling="mean"),
     "mix": Head(layers="mix", pooling="mean"),
+    "concat": Head(layers="concat", pooling="mean_max", mlp=Mlp(width=8)),
 }
 CASES: dict[str, tuple[Head, bool]] = {
     "plain": (Head(), False),
@@ -27,7 +32,10 @@ CASES: dict[str, tuple[Head, bool]] = {
     "cross": (Head(pooling="mean"), True),
     **{f"siamese-{name}": (Head(pooling="mean", siamese=name), True) for name in COMPARISONS},
     "siamese-mlp-attention": (Head(pooling="attention", siamese="concat", mlp=Mlp(width=8)), True),
+    "solved": (solved("any").head, False),
+    "solved-pair": (solved("any", pair=True).head, True),
 }
+SOLVED = ("solved", "solved-pair")  # `solve_output` gives them the weights that a search would
 LABELS = ("bad", "good")
 
 
@@ -43,6 +51,28 @@ def make(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    if case in SOLVED:
+        solve_output(model, tokenizer, problem_type, pair)
     texts = sentences(6, seed=3)[0]
     tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
     return model, tokens.batch(np.arange(6)), tokenizer
+
+
+def solve_output(model: PreTrainedModel, tokenizer: object, problem_type: str, pair: bool) -> None:
+    """Solve for the output layer, on texts whose targets are known."""
+    texts, words = sentences(32, seed=6)
+    # A comparison that ignores the order of texts can tell equal from different ones.
+    second = [text if word == "good" else texts[i - 5] for i, (text, word) in enumerate(zip(texts, words, strict=True))]
+    tokens = tokenise(tokenizer, texts, second if pair else None, each=pair)
+    outputs = output_of(model).out_features
+    good, long = np.array([word == "good" for word in words]), np.array([len(text) > 25 for text in texts])
+    targets = {
+        "single_label_classification": good.astype(np.int64),
+        "multi_label_classification": np.stack([good, long, good & long], 1)[:, :outputs].astype(np.float32),
+        "regression": np.array([len(text) / 10 for text in texts]),
+    }[problem_type]
+    features = Features(model, tokens, "fp32").get(np.arange(32))
+    solution = fit_ridge(features, feature_blocks(model), targets, problem_type, outputs)
+    with torch.no_grad():
+        output_of(model).weight.copy_(torch.from_numpy(solution.weight.copy()))
+        output_of(model).bias.copy_(torch.from_numpy(solution.bias))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
-from heads import CASES, LABELS
+from heads import CASES, LABELS, SOLVED, solve_output
 
 from headhunt.data import load_labelled
 from headhunt.data.task import Task
@@ -27,17 +27,20 @@ from headhunt.modeling.architecture import Head
 from headhunt.modeling.build import build, load_tokenizer, output_of
 from headhunt.predictor import Predictor
 from headhunt.run.task import save_task
-from headhunt.spec import Recipe, Spec
+from headhunt.spec import Recipe, Spec, solved
 from headhunt.training.tokens import SpecialTokens
 
 pytestmark = pytest.mark.xdist_group("onnx")  # exports and the environment are made once
 
+SOLVED_HEAD, SOLVED_RECIPE = solved("any").head, Recipe(solver="ridge", max_length=60)
 PAIR = Head(pooling="mean", siamese="concat")
 # Cases that the contract suite does not have: (family, head, pair, problem type, recipe)
 OTHERS = {
     "labels": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
     "thresholds": ("bert", Head(), False, "multi_label_classification", Recipe(max_length=60)),
     "number": ("bert", Head(pooling="mean"), False, "regression", Recipe(max_length=60)),
+    "solved-thresholds": ("bert", SOLVED_HEAD, False, "multi_label_classification", SOLVED_RECIPE),
+    "solved-number": ("bert", SOLVED_HEAD, False, "regression", SOLVED_RECIPE),
     "middle": ("bert", Head(), False, "single_label_classification", Recipe(max_length=13, truncation="middle")),
     # Joined, these pairs are longer than the encoder's positions.
     "long-pairs": ("bert", PAIR, True, "single_label_classification", Recipe(max_length=64)),
@@ -48,6 +51,7 @@ OTHERS = {
     "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
 FEW = ("plain", "labels", "thresholds", "number", "long-pairs", "calibrated")
+FEW += (*SOLVED, "solved-thresholds", "solved-number")
 NASTY = [
     "",
     " ",
@@ -76,11 +80,13 @@ def make_predictor(encoders, name: str) -> Predictor:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    if name.startswith("solved"):
+        solve_output(model.eval(), tokenizer, problem_type, pair)
     spec = Spec(encoder=encoder, head=head, recipe=recipe)
     predictor = Predictor(
         model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
     )
-    if name == "thresholds":  # between the outputs of different texts, and far from 0.5
+    if name.endswith("thresholds"):  # between the outputs of different texts, and far from 0.5
         last = output_of(predictor.model)
         with torch.no_grad():
             last.bias.add_(torch.tensor([-2.0, 2.0, -3.0]))
@@ -321,6 +327,29 @@ def test_int8_is_accepted_or_refused_by_its_score(exported, rows, tmp_path):
     assert full.bytes == refused.bytes
     metadata = json.loads((tmp_path / "accepted" / "headhunt.json").read_text())
     assert metadata["onnx"]["int8"] == asdict(accepted.int8)
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_int8_keeps_the_output_layer_of_a_solved_head(exported, name, tmp_path):
+    """The terms of a solved output layer are large and nearly cancel: 8 bits are not enough for them."""
+    import onnx as onnx_format
+
+    predictor, folder, _ = exported(name)
+    texts = sentences(60, seed=8)[0]
+    texts_b = texts[::-1] if predictor.pair else None
+    labels = [prediction.label for prediction in predictor.predict(texts, texts_b)]
+    rows = (texts, texts_b, labels) if texts_b else (texts, labels)
+    done = onnx.export(folder.parent / "model", tmp_path / "out", int8=True, data=rows, max_loss=100)
+    assert done.int8 and done.int8.fp32 == 1.0 and len(set(labels)) == 2
+    graph = onnx_format.load(tmp_path / "out" / "model.onnx").graph
+    weight = output_of(predictor.model).weight.detach().numpy()
+    stored = [onnx_format.numpy_helper.to_array(x) for x in graph.initializer]
+    same = [x for x in stored if x.dtype == np.float32 and x.size == weight.size]
+    assert any(np.array_equal(x if x.shape == weight.shape else x.T, weight) for x in same), "kept in 32 bits"
+    outputs, expected = runtime.Model(tmp_path / "out").outputs(texts, texts_b), predictor.outputs(texts, texts_b)
+    clear = np.abs(expected[:, 0] - 0.5) > 0.25
+    assert clear.sum() > 5 and (outputs.argmax(1) == expected.argmax(1))[clear].mean() > 0.9
+    assert done.int8.int8 > 0.8
 
 
 def test_int8_needs_labelled_rows(exported, rows, tmp_path):

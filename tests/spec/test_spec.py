@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import pytest
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import Convolutions, Head, Mlp
-from headhunt.spec import Lora, Recipe, Smart, Spec, plain
+from headhunt.modeling.architecture import FIXED_POOLINGS, Blocks, Convolutions, Head, Mlp
+from headhunt.spec import Lora, Recipe, Smart, Spec, plain, solved
 
 FULL = Spec(
     encoder="any",
@@ -91,7 +91,14 @@ def test_spec_hash_ignores_fields_without_effect(first, second):
 
 
 def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
-    for name, same in (("cosine", True), ("difference", True), ("dot", True), ("concat", False), (None, False)):
+    for name, same in (
+        ("cosine", True),
+        ("difference", True),
+        ("dot", True),
+        ("combined", True),
+        ("concat", False),
+        (None, False),
+    ):
         specs = [Spec(encoder="any", head=Head(siamese=name), recipe=Recipe(swap_pairs=swap)) for swap in (False, True)]
         assert (specs[0].hash == specs[1].hash) == same, name
 
@@ -114,6 +121,16 @@ def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
         ({"recipe": {"freeze": "some"}}, "freeze must be"),
         ({"recipe": {"freeze": -1}}, "freeze must be 0"),
         ({"recipe": {"learning_rate": 0}}, "rate must be above 0"),
+        ({"recipe": {"solver": "rige"}}, "Did you mean 'ridge'"),
+        ({"recipe": {"head_init": "solve"}}, "Did you mean 'solved'"),
+        ({"recipe": {"standardize": 1}}, "standardize must be"),
+        (
+            {"head": {"layers": "concat", "pooling": "attention"}},
+            'pooling with layers "concat" must be one of cls, mean',
+        ),
+        ({"head": {"layers": "concat", "blocks": {}}}, "takes neither convolutions nor blocks"),
+        ({"head": {"layers": "concat", "convolutions": {}}}, "takes neither convolutions nor blocks"),
+        ({"head": {"siamese": "combine"}}, "Did you mean 'combined'"),
         ({"recipe": {"schedule": "cosin"}}, "Did you mean 'cosine'"),
         ({"recipe": {"smart": {"weight": 0}}}, "smart.weight must be above 0"),
         ({"recipe": {"truncation": "start"}}, "'end' or 'middle'"),
@@ -149,4 +166,96 @@ def test_spec_read_accepts_file_without_encoder(tmp_path):
 def test_head_plain_ignores_only_dropout():
     assert Head().plain and Head(dropout=0.3).plain
     assert not any(head.plain for head in (FULL.head, Head(layers=2), Head(pooling="pooler"), Head(siamese="dot")))
-    assert replace(plain("any", 500).recipe, epochs=5.0) == plain("any", 5_000).recipe
+
+
+def test_plain_trains_small_data_for_more_epochs_and_has_two_learning_rates():
+    recipes = [plain("any", rows).recipe for rows in (500, 5_000, 5_001, 20_000, 20_001)]
+    assert [recipe.epochs for recipe in recipes] == [10.0, 10.0, 5.0, 5.0, 3.0]
+    assert all(replace(recipe, epochs=10.0) == recipes[0] for recipe in recipes)
+    assert recipes[0] == Recipe(learning_rate=1e-4, epochs=10.0)
+    other = plain("any", 20_000, recipe=1)
+    assert other.head.plain and other.recipe == Recipe(learning_rate=3e-4, epochs=5.0)
+
+
+def test_solved_reads_every_layer_in_three_poolings():
+    single, pair = solved("any"), solved("any", pair=True)
+    assert single.head == Head(layers="concat", pooling="cls_mean_max")
+    assert pair.head == replace(single.head, siamese="combined")
+    for spec in (single, pair):
+        assert spec.encoder == "any" and spec.recipe == Recipe(solver="ridge", freeze="all")
+        assert spec == spec.canonical() == Spec.from_json(spec.to_json())
+    assert len({single.hash, pair.hash, plain("any").hash}) == 3
+
+
+def test_solved_spec_hash_is_stable():
+    """Ledgers identify candidates by hash: a change here needs a new schema."""
+    assert solved("any").hash == "ac2dbf0114f02b2f"
+    assert solved("any", pair=True).hash == "4899a87388bb288f"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"learning_rate": 1e-3, "epochs": 2, "batch_size": 8, "schedule": "linear", "warmup": 0.2},
+        {"freeze": "none", "lora": Lora(), "encoder_dropout": 0.2, "layer_decay": 0.5, "weight_decay": 0.1},
+        {"label_smoothing": 0.1, "class_weights": True, "smart": Smart(), "swap_pairs": True},
+        {"head_init": "solved", "standardize": True, "head_lr_multiplier": 2.0},
+    ],
+)
+def test_solver_ridge_ignores_fields_of_gradient_descent(given):
+    spec = Spec(encoder="any", head=Head(pooling="mean", dropout=0.5), recipe=Recipe(solver="ridge", **given))
+    expected = Spec(encoder="any", head=Head(pooling="mean"), recipe=Recipe(solver="ridge", freeze="all"))
+    assert spec.canonical() == expected and spec.hash == expected.hash
+    assert spec.canonical().canonical() == expected
+
+
+@pytest.mark.parametrize("given", [{"max_length": 64}, {"truncation": "middle"}])
+def test_solver_ridge_keeps_fields_of_the_input(given):
+    spec = Spec(encoder="any", recipe=Recipe(solver="ridge", **given))
+    assert spec.canonical().recipe == Recipe(solver="ridge", freeze="all", **given)
+    assert spec.hash != Spec(encoder="any", recipe=Recipe(solver="ridge")).hash
+    assert spec.hash != Spec(encoder="any", recipe=Recipe(freeze="all", **given)).hash
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        Head(mlp=Mlp()),
+        Head(convolutions=Convolutions()),
+        Head(blocks=Blocks()),
+        Head(layers="mix"),
+        Head(pooling="attention"),
+        Head(pooling="routing"),
+        Head(pooling="pooler"),
+        Head(siamese="cosine"),
+        Head(siamese="dot"),
+    ],
+)
+def test_solver_ridge_refuses_heads_with_weights_before_the_output_layer(head):
+    with pytest.raises(ValueError, match=r'solver "ridge" takes a head without weights before its output layer'):
+        Spec(encoder="any", head=head, recipe=Recipe(solver="ridge"))
+    with pytest.raises(SpecError, match=r'solver "ridge"'):
+        Spec.from_dict({**Spec(encoder="any", head=head).to_dict(), "recipe": {"solver": "ridge"}})
+
+
+@pytest.mark.parametrize("pooling", FIXED_POOLINGS)
+@pytest.mark.parametrize("siamese", [None, "concat", "difference", "combined"])
+def test_solver_ridge_takes_every_head_without_weights(pooling, siamese):
+    for layers in (1, 3, "concat"):
+        spec = Spec(
+            encoder="any", head=Head(layers=layers, pooling=pooling, siamese=siamese), recipe=Recipe(solver="ridge")
+        )
+        assert Spec.from_json(spec.to_json()) == spec.canonical()
+
+
+def test_spec_hash_ignores_head_init_with_hidden_layers():
+    for head, same in ((Head(pooling="mean", mlp=Mlp()), True), (Head(pooling="mean"), False), (Head(), False)):
+        specs = [Spec(encoder="any", head=head, recipe=Recipe(head_init=name)) for name in ("random", "solved")]
+        assert (specs[0].hash == specs[1].hash) == same
+
+
+def test_spec_hash_ignores_standardize_without_features_to_scale():
+    heads = {Head(): True, Head(siamese="dot"): True, Head(siamese="cosine"): True, Head(pooling="mean"): False}
+    for head, same in heads.items():
+        specs = [Spec(encoder="any", head=head, recipe=Recipe(standardize=given)) for given in (False, True)]
+        assert (specs[0].hash == specs[1].hash) == same, head

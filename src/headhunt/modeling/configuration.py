@@ -44,8 +44,11 @@ class HeadhuntConfig(PretrainedConfig):
 
     @property
     def encoder_config(self) -> PretrainedConfig:
-        """The encoder's configuration as an instance of its own class."""
-        given = dict(self.encoder)
+        """The encoder's configuration as an instance of its own class.
+
+        It has no dtype: encoder and head are loaded in the same one.
+        """
+        given = {name: value for name, value in self.encoder.items() if name not in ("dtype", "torch_dtype")}
         return AutoConfig.for_model(given.pop("model_type"), **given)
 
 

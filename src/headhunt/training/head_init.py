@@ -83,13 +83,16 @@ def prepare_head(
     Raises:
         StoppedError: If `stop` returns True.
     """
-    rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
     head = model.head if isinstance(model, HeadhuntForSequenceClassification) else None
+    solved = recipe.head_init == "solved" and not (head and len(head.mlp))
+    if standardizer is None and not solved:
+        return
+    rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
     # Hooks run in the order they were added, so the standardizer, which is still the identity, changes nothing here.
     features = Features(model, tokens, precision, head.dropout if head else None).get(rows, stop)
     if standardizer is not None:
         standardizer.fit(features)
-    if recipe.head_init == "solved":
+    if solved:
         output = output_of(model)
         ridge = fit_ridge(
             features,

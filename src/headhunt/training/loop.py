@@ -105,6 +105,7 @@ class Training:
         self.step = 0
         self.examples = 0
         self.seconds = 0.0
+        self._prepared = False
 
     @property
     def total(self) -> int:
@@ -122,7 +123,7 @@ class Training:
             until: Fraction of the training run to end at, with a report.
             stop: Called after every step; true ends the generator without a report.
         """
-        if self.step == 0 and (self.standardizer is not None or self.recipe.head_init == "solved"):
+        if self.step == 0 and not self._prepared:
             prepare_head(
                 self.model,
                 self.tokens,
@@ -134,6 +135,7 @@ class Training:
                 seed=self.seed,
                 stop=stop,
             )
+            self._prepared = True
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = self.perturbation() if self.recipe.smart else None

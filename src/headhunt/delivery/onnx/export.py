@@ -37,7 +37,7 @@ from headhunt.storage import atomic_directory, write_json
 from headhunt.training.tokens import SpecialTokens
 
 GRAPH, FULL_PRECISION = "model.onnx", "full_precision.onnx"
-TOLERANCE = 1e-4  # largest allowed difference of a logit
+TOLERANCE = 1e-4  # largest allowed difference of a logit, as a fraction of the largest logit if that is above 1
 MAX_LOSS = 0.5  # points of the score
 OPSET = 20
 COMPARED = 64  # texts of the task on which logits are compared
@@ -76,7 +76,7 @@ class Export:
 
     folder: Path
     difference: float
-    """Largest difference of any logit in fp32 from torch's."""
+    """Largest difference of any logit in fp32 from torch's, as a fraction of the largest logit if that is above 1."""
     texts: int
     """Number of texts or pairs compared."""
     bytes: int
@@ -215,6 +215,7 @@ def quantize(graph: Path, full_precision: Path) -> None:
     model = onnx.load(full_precision)
     del model.graph.value_info[:]  # shapes that are about to change
     last = [node.name for node in model.graph.node if "logits" in node.output]
+    last += [f"{name}_MatMul" for name in last]  # onnxruntime first replaces each Gemm by a MatMul of this name
     with silent():
         quantize_dynamic(
             model,
@@ -313,6 +314,8 @@ def score(model: Any, rows: Split) -> float:
 def compare(predictor: Predictor, model: Any, texts: Sequence[str], texts_b: Sequence[str] | None) -> float:
     """Return the largest difference of any logit, for single texts and for padded batches.
 
+    If there are logits above 1, it is a fraction of the largest: the rounding of 32 bits grows with them.
+
     Raises:
         ModelError: If the runtime's tokens differ from those that the model was trained on.
     """
@@ -324,13 +327,14 @@ def compare(predictor: Predictor, model: Any, texts: Sequence[str], texts_b: Seq
             )
     single = [[i] for i in range(min(len(rows), 2 * len(SENTENCES)))]
     batches = [list(range(start, min(start + 16, len(rows)))) for start in range(0, len(rows), 16)]
-    largest = 0.0
+    largest, scale = 0.0, 1.0
     for chosen in single + batches:
         with torch.inference_mode():
             expected = predictor.model(**tokens.batch(np.asarray(chosen))).logits.numpy()
         logits = model.logits([rows[i] for i in chosen])
         largest = float(np.maximum(largest, np.abs(logits - expected).max()))  # propagates NaN
-    return largest
+        scale = max(scale, float(np.abs(expected).max()))
+    return largest / scale
 
 
 def load_runtime() -> ModuleType:
