@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -100,14 +100,10 @@ class SearchDriver:
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
-        catching = ExitStack()
-        catching.enter_context(interruptible(self._interrupt))
-        with catching, self.open(solved=True) as study:
+        with self.open(solved=True) as study:
             self.directory.result.unlink(missing_ok=True)  # of an earlier session
-            if self._stop.is_set():
-                study.stop("interrupted")
-            reason = study.run()
-            catching.close()
+            with interruptible(self._interrupt):
+                reason = study.run()
             self._refuse_if_nothing_trained(study.state)
             self._stop.clear()
             self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
@@ -145,7 +141,8 @@ class SearchDriver:
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
                 if solved:
                     self._stage = "solving the first head"
-                    self._study.evaluate_first()
+                    with interruptible(self._interrupt):
+                        self._study.evaluate_first()
                 self._stage = "searching"
                 if executor is None:
                     executor = self._wait_for_workers(starting)
