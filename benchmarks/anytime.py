@@ -151,9 +151,9 @@ def score(task: Task, predictions: np.ndarray) -> dict[str, float]:
 def find_plan(directory: RunDirectory, output: str) -> str | None:
     """Return the plan of the search in one line: as stored with the result, or as printed."""
     if directory.result.is_file():
-        plan = json.loads(directory.result.read_text()).get("plan")
-        if plan:
-            return plan if isinstance(plan, str) else json.dumps(plan)
+        plan = directory.read_plan()
+        if plan is not None:
+            return plan.sentence
     match = re.search(r"^.*\bcompared on\b.*$", output, re.MULTILINE)
     return match.group().strip() if match else None
 

@@ -48,7 +48,8 @@ def searched(encoders, tmp_path_factory) -> Path:
     from headhunt.engine.search import search
 
     folder = tmp_path_factory.mktemp("searched") / "run"
-    search(sentences(80), encoder=encoders(), out=folder, time=None, trials=3, workers=0, name="films", seed=1)
+    options = {"time": None, "trials": 3, "workers": 0, "name": "films", "seed": 1, "deliver": "plain-unless-proven"}
+    search(sentences(80), encoder=encoders(), out=folder, **options)
     return folder
 
 

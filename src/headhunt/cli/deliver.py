@@ -61,7 +61,8 @@ def print_export(exported: Export, out: Path, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(exported), "folder": str(exported.folder)})
         return
-    print(f"logits differ from torch's by at most {exported.difference:.1e}, over {exported.texts} texts")
+    relative = "of the largest logit, or of 1"
+    print(f"logits differ from torch's by at most {exported.difference:.1e} {relative}, over {exported.texts} texts")
     if exported.int8:
         scores = f"{100 * exported.int8.int8:.2f} in 8 bits, {100 * exported.int8.fp32:.2f} before"
         print(f"{exported.int8.metric} {scores}, on {exported.int8.rows:,} rows ({exported.int8.source})")

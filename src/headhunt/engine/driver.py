@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
+from headhunt.engine.options import default_workers, has_gpu
 from headhunt.errors import HeadhuntError
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
@@ -188,7 +189,7 @@ class SearchDriver:
 
         if self._local is None:
             settings = self._runner_settings()
-            if self.settings.workers != 0 and not _has_gpu():
+            if self.settings.workers != 0 and not has_gpu():
                 # Workers start meanwhile: threads that compete for cores with them would wait for each other.
                 settings = replace(settings, threads=max(1, default_workers() // 2))
             runner = TrialRunner(settings)
@@ -244,7 +245,7 @@ class SearchDriver:
         from headhunt.study import ray_executor as ray
 
         runner = self._runner_settings()
-        if settings.device == "cpu" or (settings.device is None and not _has_gpu()):
+        if settings.device == "cpu" or (settings.device is None and not has_gpu()):
             runner = replace(runner, threads=1)
         if not self.resources.ray:
             runner = replace(
@@ -374,10 +375,11 @@ class SearchDriver:
 
     def _write_model_cards(self, result: SearchResult) -> None:
         """Write the card of the delivered model, and of the winner if another model was delivered."""
-        name = self.settings.space.get("name")
-        encoder = self.settings.encoder if model_card.hub_name(self.settings.encoder) else "ENCODER"
-        settings = replace(self.settings, encoder=encoder)
-        command = " ".join(settings.command(self.task, str(name) if name in NAMED else "space.json"))
+        space = self.settings.space.get("name")
+        names = [self.settings.encoder, *self.settings.encoders]
+        encoder, *encoders = [name if model_card.hub_name(name) else "ENCODER" for name in names]
+        settings = replace(self.settings, encoder=encoder, encoders=tuple(encoders))
+        command = " ".join(settings.command(self.task, str(space) if space in NAMED else "space.json"))
         if result.model is not None:
             model_card.write(self.directory.model, task=self.task, result=result, command=command)
         if result.verdict.delivered == "plain" and result.winner_model:
@@ -431,20 +433,7 @@ def config_of_encoder(encoder: str, trust_remote_code: bool = False) -> Any:
     return load_config(encoder, trust_remote_code)
 
 
-def default_workers() -> int:
-    """Return the number of local workers: one per GPU, or one per core without GPUs."""
-    from headhunt.study import ray_executor
-
-    return ray_executor.default_workers()
-
-
 def _close(starting: Future[Executor]) -> None:
     """Close an executor that started too late. If it failed, there is nothing to close."""
     if not starting.cancelled() and starting.exception() is None:
         starting.result().close()
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available() or torch.backends.mps.is_available()

@@ -140,3 +140,17 @@ def new_run_directory(name: str) -> Path:
         except FileExistsError:
             path = Path("runs") / f"{safe}-{number}"
             number += 1
+
+
+def default_workers() -> int:
+    """Return the number of local workers: one per GPU, or one per core without GPUs."""
+    from headhunt.study import ray_executor
+
+    return ray_executor.default_workers()
+
+
+def has_gpu() -> bool:
+    """Return whether this machine has a GPU that torch can use."""
+    import torch
+
+    return torch.cuda.is_available() or torch.backends.mps.is_available()

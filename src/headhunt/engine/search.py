@@ -15,6 +15,7 @@ from headhunt.engine.options import (
     check_choices,
     check_deliver,
     check_target,
+    has_gpu,
     load_task,
     new_run_directory,
     parse_duration,
@@ -201,7 +202,8 @@ def search(
         from headhunt.engine.encoders import resolve_encoders
 
         texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
-        encoders = resolve_encoders(encoder, texts=texts, max_size=size, trust_remote_code=trust_remote_code)
+        gpu = encoder == "auto" and device != "cpu" and has_gpu()
+        encoders = resolve_encoders(encoder, texts=texts, max_size=size, gpu=gpu, trust_remote_code=trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, trust_remote_code)
     config_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
