@@ -206,7 +206,14 @@ Time = Annotated[
     ),
 ]
 StepTime = Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit, such as 10m.", show_default="none")]
-Trials = Annotated[int | None, typer.Option(metavar="N", help="Maximum number of trials.", rich_help_panel=SEARCH)]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Maximum number of trials, with the first ones: plain heads and a solved head per encoder.",
+        rich_help_panel=SEARCH,
+    ),
+]
 Target = Annotated[
     float | None,
     typer.Option(
