@@ -19,11 +19,12 @@ from headhunt.study.requests import MeasureThroughput, Request
 
 MEASURED_ROWS, MEASURED_SECONDS = 128, 2.0  # of the measurement that a plan is based on
 THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
-TRAINING_FACTOR = 3.0  # cost of a training example, relative to a pass through the frozen encoder
+TRAINING_FACTOR = 2.5  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
 LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
+FOLDS_FRACTION = 0.4  # of the time, for the training runs of one candidate on all folds
 FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
 MARGIN = 8.0  # seconds that loading, saving and testing take at the end
 FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
@@ -112,7 +113,7 @@ def make_plan(
     if task.folds > 1:
         # A candidate is trained once per fold on the other folds, and once more on all rows.
         per_epoch = rows * (task.folds - 1) / rate
-        fitting = 0.3 * after / per_epoch
+        fitting = FOLDS_FRACTION * after / per_epoch
         return Plan(
             compared_rows=rows,
             validation_rows=rows,
