@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headhunt.data import Columns
-from headhunt.engine.planning import EPOCHS, LEAST_EPOCHS, LEAST_ROWS, SOLVED_ROWS, TEST_ROWS, make_plan
+from headhunt.engine.planning import (
+    EPOCHS,
+    LEAST_EPOCHS,
+    LEAST_ROWS,
+    SOLVED_ROWS,
+    TEST_ROWS,
+    VALIDATION_ROWS,
+    make_plan,
+)
 from headhunt.run.plan import Plan, format_duration
 from headhunt.run.task import TaskInfo
 
