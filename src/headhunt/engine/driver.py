@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
-from headhunt.errors import HeadhuntError
+from headhunt.engine.verdict import refuse_if_nothing_trained
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
 from headhunt.run.directory import RunDirectory
@@ -97,6 +97,7 @@ class SearchDriver:
         self._tested: set[str] = set()  # models whose predictions of the test rows were requested
         self._local: InlineExecutor | None = None  # runs requests in this process
         self._local_first: InlineExecutor | None = None  # that one, while workers start
+        self._threads: int | None = None  # of torch in this process, before they were limited
         self._reference_requested = False
 
     def run(self) -> None:
@@ -105,7 +106,7 @@ class SearchDriver:
             self.directory.result.unlink(missing_ok=True)  # of an earlier session
             with interruptible(self._interrupt):
                 reason = study.run()
-            self._refuse_if_nothing_trained(study.state)
+            refuse_if_nothing_trained(study.state)
             self._stop.clear()
             self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
 
@@ -149,7 +150,8 @@ class SearchDriver:
                     executor = self._wait_for_workers(starting)
                 self._study.executor = executor or self._local_executor()
                 self._local_first = None
-                self._local = None if executor else self._local
+                if executor is not None and executor is not self._local:
+                    self._release_local()
                 yield self._study
             finally:
                 starter.shutdown(wait=False, cancel_futures=True)
@@ -191,10 +193,21 @@ class SearchDriver:
             settings = self._runner_settings()
             if self.settings.workers != 0 and not has_gpu():
                 # Workers start meanwhile: threads that compete for cores with them would wait for each other.
+                import torch
+
+                self._threads = torch.get_num_threads()
                 settings = replace(settings, threads=max(1, default_workers() // 2))
             runner = TrialRunner(settings)
             self._local = InlineExecutor(lambda request: runner.run(request, self._stop.is_set))
         return self._local
+
+    def _release_local(self) -> None:
+        """Free the memory of this process's executor, and give torch its threads back."""
+        if self._local is not None and self._threads is not None:
+            import torch
+
+            torch.set_num_threads(self._threads)
+        self._local = None
 
     def final_evaluation(self, study: Study) -> FinalEvaluation:
         """Return the final evaluation of a study."""
@@ -386,22 +399,6 @@ class SearchDriver:
             winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
             folder = self.directory.models / result.winner_model
             model_card.write(folder, task=self.task, result=winner, command=command)
-
-    @staticmethod
-    def _refuse_if_nothing_trained(state: State) -> None:
-        if state.best is not None or state.model is not None:
-            return
-        results = [result for trial in state.trials for result in trial.results.values()]
-        for outcome, sentence in (
-            ("error", "No candidate could be trained. The first one failed with: {message}"),
-            ("limit", "No candidate is within max_latency= and max_size=. The first one {message}."),
-            ("memory", "Every candidate ran out of memory. Use fewer workers or a smaller encoder."),
-            ("lost", "The worker of every candidate died. Use fewer workers or a smaller encoder."),
-            ("collapsed", "No candidate learned anything. The first one failed because {message}."),
-        ):
-            messages = [result.extra.get("message", "") for result in results if result.outcome == outcome]
-            if messages:
-                raise HeadhuntError(sentence.format(message=messages[0]))
 
 
 @contextmanager

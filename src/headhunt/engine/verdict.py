@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, format_difference, format_score
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, Claim, Delivered, TestResult, Verdict
+from headhunt.run.state import State
 
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
@@ -81,3 +83,20 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison) -> s
 
 def _count(number: int) -> str:
     return _COUNTS[number] if number < len(_COUNTS) else str(number)
+
+
+def refuse_if_nothing_trained(state: State) -> None:
+    """Raise `HeadhuntError`, with the reason of the first failure, if a search has no model at all."""
+    if state.best is not None or state.model is not None:
+        return
+    results = [result for trial in state.trials for result in trial.results.values()]
+    for outcome, sentence in (
+        ("error", "No candidate could be trained. The first one failed with: {message}"),
+        ("limit", "No candidate is within max_latency= and max_size=. The first one {message}."),
+        ("memory", "Every candidate ran out of memory. Use fewer workers or a smaller encoder."),
+        ("lost", "The worker of every candidate died. Use fewer workers or a smaller encoder."),
+        ("collapsed", "No candidate learned anything. The first one failed because {message}."),
+    ):
+        messages = [result.extra.get("message", "") for result in results if result.outcome == outcome]
+        if messages:
+            raise HeadhuntError(sentence.format(message=messages[0]))
