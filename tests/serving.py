@@ -77,7 +77,7 @@ def make_export(encoder: str, folder: Path, problem_type: str = "single_label_cl
     from headhunt.delivery.onnx.export import export
     from headhunt.delivery.onnx.runtime import Model
     from headhunt.engine.assembly import prepare
-    from headhunt.spec import Head, Recipe, Spec
+    from headhunt.spec import Head, Recipe, Spec, solved
 
     texts, labels = sentences(32)
     data = {
@@ -85,13 +85,16 @@ def make_export(encoder: str, folder: Path, problem_type: str = "single_label_cl
         "pair": (texts, texts[::-1], labels),
         "multi_label_classification": (texts, [["a"] if i % 2 else ["a", "b"] for i in range(32)]),
         "regression": (texts, [float(i) + 0.5 for i in range(32)]),
+        "solved": (texts, labels),
     }[problem_type]
     task = Task.load(data, seed=0)
     spec = Spec(encoder=encoder, head=Head(), recipe=Recipe(max_length=32))
-    _, predictor = prepare(task, task.splits["train"], spec)
+    training, predictor = prepare(task, task.splits["train"], solved(encoder) if problem_type == "solved" else spec)
+    if problem_type == "solved":
+        list(training.reports())
     with torch.no_grad():
         for weights in predictor.model.parameters():
-            if weights.dim() > 1:
+            if weights.dim() > 1 and problem_type != "solved":
                 weights.normal_(0, 0.5, generator=torch.Generator().manual_seed(weights.numel()))
     predictor.save(folder / "saved")
     export(folder / "saved", folder / "export")

@@ -26,7 +26,7 @@ from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.delivery.corpus.shards import MAX_ATTEMPTS, Labeller
 from headhunt.engine import api
 from headhunt.errors import DataError, HeadhuntError, ModelError
-from headhunt.spec import Recipe, Spec
+from headhunt.spec import Recipe, Spec, solved
 from headhunt.storage import PARTIAL
 
 SHARD = 32  # rows of a shard in these tests
@@ -43,12 +43,14 @@ def models(encoders, tmp_path_factory):
         "multi_label_classification": {"text": texts, "label": several},
         "regression": {"text": texts, "label": [len(text) / 7 for text in texts]},
         "pair": {"text": texts, "text_b": texts[::-1], "label": labels},
+        "solved": {"text": texts, "label": several},  # a solved head for several labels
     }
 
     def get(problem_type: str = "single_label_classification"):
         if problem_type not in made:
             folder = tmp_path_factory.mktemp("models") / problem_type
             spec = Spec(encoder=encoders(), recipe=Recipe(learning_rate=1e-3, epochs=2, batch_size=8, max_length=16))
+            spec = solved(encoders()) if problem_type == "solved" else spec
             made[problem_type] = folder, api.fit(data[problem_type], spec=spec, out=folder, precision="fp32")
         return made[problem_type]
 
@@ -101,7 +103,7 @@ def check_rows(rows: list[dict], predictor, table: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair"]
+    "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair", "solved"]
 )
 def test_label_corpus_gives_the_predictions_of_the_model(tmp_path, models, problem_type):
     model, predictor = models(problem_type)
