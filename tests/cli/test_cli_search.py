@@ -18,7 +18,7 @@ from conftest import sentences
 from searches import QUICK, run_search
 
 import headhunt
-from headhunt.cli.search import OVERHEAD
+from headhunt.cli.search import overhead
 from headhunt.evaluation import Score
 from headhunt.run.directory import RunDirectory
 from headhunt.run.results import AblationItem, AblationResult, SearchResult, TestResult, Verdict
@@ -135,7 +135,8 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     ((task, options),) = calls
     assert options.pop("view") is not None
     # The time counts from the start of the command, and covers the start of the program and the report.
-    assert before - OVERHEAD <= options.pop("started") <= time.time() - OVERHEAD
+    needed = overhead(expected["time"])
+    assert needed > 0 and before - needed <= options.pop("started") <= time.time() - needed
     assert options == {**expected, "calibrate": True, "trust_remote_code": True}
     assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
 

@@ -22,7 +22,7 @@ from headhunt.spec import DEFAULT_ENCODER
 if TYPE_CHECKING:
     from headhunt.engine.search import Search
 
-OVERHEAD = 4.0  # seconds of the time limit for starting the program and writing the report
+OVERHEAD, OVERHEAD_FRACTION = 8.0, 0.1  # of the time, for starting the program, ending workers and writing the report
 
 
 def search(
@@ -63,7 +63,7 @@ def search(
 
     Press Ctrl-C once to end the search and keep the best model so far, twice to stop at once.
     """
-    started = clock() - OVERHEAD
+    started = clock() - overhead(time)
     from headhunt.data import Task
     from headhunt.engine import search as engine
     from headhunt.evaluation import DEFAULT_METRIC, check_metric
@@ -197,6 +197,14 @@ def space(
         print_space(chosen, json_)
     for number in range(sample):
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
+
+
+def overhead(time: str | None) -> float:
+    """Return the seconds of a time limit that the program needs beside the search itself."""
+    from headhunt.engine.options import parse_duration
+
+    seconds = parse_duration(time)
+    return 0.0 if seconds is None else min(OVERHEAD, OVERHEAD_FRACTION * seconds)
 
 
 def check_quantities(
