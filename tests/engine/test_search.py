@@ -275,8 +275,8 @@ def test_search_without_time_for_any_training_gives_a_tested_solved_head(tmp_pat
     result = search.result
     assert search.load() is not None and search.state.trials[result.winner.trial].is_solved
     assert result.model_from.startswith(f"{result.winner.trial:06d}") and result.plain is None
-    (scores,) = result.test.scores.values()
-    assert scores["accuracy"].value > 0 and "no time to compare" in result.verdict.sentence
+    assert "plain" not in result.test.scores and "ensemble" not in result.test.scores
+    assert result.test.scores["winner"]["accuracy"].value > 0 and "no time to compare" in result.verdict.sentence
 
 
 def test_search_does_not_overwrite_a_run(tmp_path, encoders):
