@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
-from heads import CASES, LABELS, SOLVED, solve_output
+from heads import CASES, LABELS, solve_output
 
 from headhunt.data import load_labelled
 from headhunt.data.task import Task
@@ -51,7 +51,7 @@ OTHERS = {
     "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
 FEW = ("plain", "labels", "thresholds", "number", "long-pairs", "calibrated")
-FEW += (*SOLVED, "solved-thresholds", "solved-number")
+FEW += ("solved-pair", "solved-thresholds")
 NASTY = [
     "",
     " ",
@@ -329,7 +329,7 @@ def test_int8_is_accepted_or_refused_by_its_score(exported, rows, tmp_path):
     assert metadata["onnx"]["int8"] == asdict(accepted.int8)
 
 
-@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize("name", ["solved", pytest.param("solved-pair", marks=pytest.mark.slow)])
 def test_int8_keeps_the_output_layer_of_a_solved_head(exported, name, tmp_path):
     """The terms of a solved output layer are large and nearly cancel: 8 bits are not enough for them."""
     import onnx as onnx_format
