@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
+
+
 @dataclass(frozen=True)
 class Plan:
     """Rows, epochs and rates that fit into the time of a search."""
@@ -63,7 +66,7 @@ class Plan:
 
         Its model is then evaluated itself: which candidate is best may change with so many rows.
         """
-        return self.by_rows and self.final_rows > 2 * self.compared_rows
+        return self.by_rows and self.rows > MANY_ROWS and self.final_rows > 2 * self.compared_rows
 
     def rows_at(self, fraction: float) -> int | None:
         """Return the number of training rows at a rung; None with cross-validation."""
