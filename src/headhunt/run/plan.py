@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
 
 
