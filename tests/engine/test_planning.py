@@ -5,17 +5,24 @@ from __future__ import annotations
 import pytest
 
 from headhunt.data import Columns
+from headhunt.engine.encoders import KNOWN
 from headhunt.engine.planning import (
     EPOCHS,
-    LEAST_EPOCHS,
     LEAST_ROWS,
     SOLVED_ROWS,
     TEST_ROWS,
     VALIDATION_ROWS,
     make_plan,
+    plan_search,
 )
-from headhunt.run.plan import Plan, format_duration
+from headhunt.errors import HeadhuntError
+from headhunt.run.plan import LEAST_EPOCHS, Plan, format_duration
+from headhunt.run.settings import SearchSettings
+from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
+from headhunt.spec import DEFAULT_ENCODER
+from headhunt.study.executors import InlineExecutor
+from headhunt.study.requests import Request
 
 COLUMNS = Columns("text", None, "label")
 
@@ -121,7 +128,10 @@ def test_plan_compares_two_recipes_of_the_plain_head_only_with_time(rows):
     ("plan", "sentence"),
     [
         (plan_of(1200, seconds=None), "1,200 rows, no time limit: candidates are trained on all rows, for up to 10 ep"),
-        (plan_of(1500, seconds=20.0), "1,500 rows, 20 s: heads on the frozen encoder; there is no time to train the"),
+        (
+            plan_of(1500, seconds=20.0),
+            "1,500 rows, 20 s: candidates keep the encoder frozen; there is no time to train",
+        ),
         (plan_of(200_000), "200,000 rows, 5 min: candidates are compared on "),
     ],
 )
@@ -154,3 +164,35 @@ def test_plan_rows_at_a_rung():
     assert plan_of(1200).rows_at(1 / 3) is None
     assert plan.epoch_seconds() == pytest.approx(plan.compared_rows / plan.examples_per_second)
     assert plan_of(1200).epoch_seconds() == pytest.approx(2400 / plan_of(1200).examples_per_second)
+
+
+def measure_with(plan_options: dict, outcomes: list[Outcome]) -> tuple[Plan, list[Request]]:
+    """Return the plan of a search whose measurements have these outcomes, and the requests for them."""
+    requests: list[Request] = []
+
+    def measure(request: Request) -> Outcome:
+        requests.append(request)
+        return outcomes[len(requests) - 1]
+
+    settings = SearchSettings(space={"schema": 1, "name": "own"}, **{"encoder": "a", "time": 300.0} | plan_options)
+    return plan_search(make_info(500), settings, InlineExecutor(measure), left=300.0, workers=2), requests
+
+
+def test_plan_is_measured_with_the_length_of_the_search_and_again_if_a_worker_dies():
+    fast = Outcome("ok", extra={"rows_per_second": 400.0, "threads": 1})
+    plan, requests = measure_with({"max_length": 512}, [Outcome("lost"), fast])
+    assert [request.spec.recipe.max_length for request in requests] == [512, 512]
+    assert plan.rows_per_second == 400 and plan.encoders == plan.costs == ()
+    with pytest.raises(HeadhuntError, match="cannot be used: no such file"):
+        measure_with({}, [Outcome("error", extra={"message": "no such file"})])
+
+
+def test_plan_compares_the_encoders_that_fit_the_cheapest_first():
+    base, small, large = DEFAULT_ENCODER, KNOWN[0].name, "microsoft/deberta-v3-base"
+    options = {"encoder": base, "encoders": (base, large, small)}
+    slow = Outcome("ok", extra={"rows_per_second": 10.0, "threads": 1})
+    fast = Outcome("ok", extra={"rows_per_second": 1000.0, "threads": 1})
+    assert measure_with(options, [slow])[0].encoders == (base, small)
+    plan, _ = measure_with(options, [fast])
+    assert plan.encoders == (base, small, large)
+    assert plan.cost_of(base) == 1 and plan.cost_of(small) < 1 < plan.cost_of(large)

@@ -13,6 +13,7 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.events import ModelSaved
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
+from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
 from headhunt.study.requests import EvaluateTrial, FitAllRows
 from headhunt.study.study import Limits
@@ -77,6 +78,14 @@ def test_study_searches_with_the_encoder_of_the_best_solved_head(tmp_path, plan)
     state = run(tmp_path, plan=plan).state
     assert {trial.spec.encoder for trial in state.plain_trials} == {"small"}  # that of the baseline
     assert {trial.spec.encoder for trial in state.trials[5:]} == {"middle"} and len(state.trials) == 20
+
+
+def test_study_trains_an_encoder_that_costs_more_for_fewer_epochs(tmp_path):
+    plan = replace(FOLDS, encoders=tuple(SOLVED_SCORES), costs=(1.0, 4.0, 2.0))
+    study = run(tmp_path, plan=plan, space=Space.load("default"))
+    tuned = [t.spec.recipe.epochs for t in study.state.trials[5:] if t.spec.recipe.freeze != "all"]
+    assert tuned and set(tuned) == {2.5}
+    assert {trial.spec.recipe.epochs for trial in study.state.plain_trials} == {10.0}  # of the first encoder
 
 
 def test_study_keeps_the_first_encoder_if_solved_heads_are_equal_or_fail(tmp_path):

@@ -181,6 +181,7 @@ class SearchDriver:
             executor or self._local_executor(),
             left=self.budget.left(),
             workers=self.settings.workers or (1 if self.settings.workers == 0 else default_workers()),
+            trust_remote_code=self.resources.trust_remote_code,
         )
         self.directory.write_plan(plan)
         return plan

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from headhunt.engine.encoders import relative_cost
 from headhunt.errors import HeadhuntError
-from headhunt.run.plan import Plan
+from headhunt.run.plan import LEAST_EPOCHS, Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
-from headhunt.spec import solved
+from headhunt.spec import Space
+from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor
 from headhunt.study.requests import MeasureThroughput, Request
 
+ATTEMPTS = 3  # of the measurement, if its worker dies
 MEASURED_ROWS, MEASURED_SECONDS = 128, 2.0  # of the measurement that a plan is based on
 THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
 TRAINING_FACTOR = 2.5  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
-LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
 FOLDS_FRACTION = 0.4  # of the time, for the training runs of one candidate on all folds
 FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
@@ -39,7 +40,15 @@ COMPARING_FRACTION = 0.25  # of the time, for comparing encoders
 BASELINE_FRACTION = 0.25  # of the workers' time, for comparing recipes of the plain head
 
 
-def plan_search(task: TaskInfo, settings: SearchSettings, executor: Executor, *, left: float, workers: int) -> Plan:
+def plan_search(
+    task: TaskInfo,
+    settings: SearchSettings,
+    executor: Executor,
+    *,
+    left: float,
+    workers: int,
+    trust_remote_code: bool = False,
+) -> Plan:
     """Measure how fast the encoder is, and return the plan of a search.
 
     Args:
@@ -48,36 +57,49 @@ def plan_search(task: TaskInfo, settings: SearchSettings, executor: Executor, *,
         executor: Runs the measurement.
         left: Seconds that are left of the time.
         workers: Number of workers.
+        trust_remote_code: Whether code that comes with an encoder may run.
 
     Raises:
         HeadhuntError: If the encoder cannot be used.
     """
-    spec = solved(settings.encoder, pair=task.pair)
-    executor.submit(
-        MeasureThroughput(trial=0, spec=spec, seed=settings.seed, rows=MEASURED_ROWS, seconds=MEASURED_SECONDS)
+    space = Space.from_dict(settings.space)
+    candidates = Candidates(space, encoder=settings.encoder, pair=task.pair, max_length=settings.max_length)
+    request = MeasureThroughput(
+        trial=0, spec=candidates.solved()[0], seed=settings.seed, rows=MEASURED_ROWS, seconds=MEASURED_SECONDS
     )
-    done: list[tuple[Request, Outcome]] = []
-    while not done:
-        done = executor.wait(1.0)
-    outcome = done[0][1]
-    if outcome.outcome != "ok":
-        raise HeadhuntError(f"The encoder cannot be used: {outcome.extra.get('message', outcome.outcome)}")
-    rate = float(outcome.extra["rows_per_second"]) / float(outcome.extra["threads"]) ** THREAD_EXPONENT
+    measured = _run(executor, request)
+    rate = float(measured["rows_per_second"]) / float(measured["threads"]) ** THREAD_EXPONENT
     plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers)
-    return replace(plan, encoders=_affordable(plan, settings.encoders))
+    if len(settings.encoders) < 2:
+        return plan
+    costs = {encoder: relative_cost(encoder, trust_remote_code) for encoder in settings.encoders}
+    chosen = _affordable(plan, costs)
+    return replace(plan, encoders=chosen, costs=tuple(costs[each] / costs[chosen[0]] for each in chosen))
 
 
-def _affordable(plan: Plan, encoders: Sequence[str]) -> tuple[str, ...]:
+def _run(executor: Executor, request: Request) -> dict[str, Any]:
+    """Run a request, again if its worker dies, and return what it measured."""
+    for _ in range(ATTEMPTS):
+        executor.submit(request)
+        done: list[tuple[Request, Outcome]] = []
+        while not done:
+            done = executor.wait(1.0)
+        outcome = done[0][1]
+        if outcome.outcome == "ok":
+            return outcome.extra
+        if outcome.outcome != "lost":
+            break
+    raise HeadhuntError(f"The encoder cannot be used: {outcome.extra.get('message', outcome.outcome)}")
+
+
+def _affordable(plan: Plan, costs: Mapping[str, float]) -> tuple[str, ...]:
     """Return the encoders that there is time to compare, the one of the plain head first, then the cheapest."""
-    if len(encoders) < 2:
-        return ()
-    cost = {encoder: relative_cost(encoder) for encoder in encoders}
+    first, *others = costs
     rows = plan.first_rows + (plan.validation_rows if plan.by_rows else 0)
-    seconds = {encoder: rows / plan.rows_per_second * cost[encoder] / cost[encoders[0]] for encoder in encoders}
     left = math.inf if plan.seconds is None else COMPARING_FRACTION * plan.seconds
-    chosen = [encoders[0]]
-    for encoder in sorted(encoders[1:], key=cost.__getitem__):
-        left -= seconds[encoder]
+    chosen = [first]
+    for encoder in sorted(others, key=costs.__getitem__):
+        left -= rows / plan.rows_per_second * costs[encoder] / costs[first]
         if left > 0:
             chosen.append(encoder)
     return tuple(chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -114,7 +115,7 @@ def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | Non
         finalists = [trial for trial in final.fully_evaluated() if trial.number not in excluded][:1]
     winner = max(
         finalists,
-        key=lambda trial: (scores.mean(trial) or 0.0, -trial.number),
+        key=lambda trial: (_or_lowest(scores.mean(trial)), -trial.number),
         default=None,
     )
     best = best_with_training_run(final.study, final.folds)
@@ -122,8 +123,12 @@ def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | Non
         return winner
     if winner is None or winner.best is None:
         return best
-    ahead = (best.lower_bound(best.best[0]) or 0.0) > (winner.lower_bound(winner.best[0]) or 0.0)
+    ahead = _or_lowest(best.lower_bound(best.best[0])) > _or_lowest(winner.lower_bound(winner.best[0]))
     return best if ahead and best.best[0] < winner.best[0] else winner
+
+
+def _or_lowest(score: float | None) -> float:
+    return -math.inf if score is None else score
 
 
 def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:

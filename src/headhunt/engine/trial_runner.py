@@ -55,7 +55,7 @@ from headhunt.training.solve import Solving
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
-TFIDF_SECONDS = 15.0  # for all TF-IDF models of a search
+TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
@@ -222,7 +222,8 @@ class TrialRunner(WorkerData):
         """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
         texts, texts_b = self.texts()
         outputs_count = max(1, len(self.task.labels))
-        seconds = TFIDF_SECONDS / (len(self.folds) + 1)
+        left = math.inf if request.deadline is None else request.deadline - time.time()
+        seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(self.folds) + 1))
 
         def fit(rows: np.ndarray) -> TfidfModel:
             second = None if texts_b is None else [texts_b[row] for row in rows]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
 
 
@@ -33,6 +35,8 @@ class Plan:
     """Number of recipes that the plain head is trained with; the better one counts."""
     encoders: tuple[str, ...] = ()
     """Encoders that are compared by their solved heads, that of the plain head first; empty if there is one."""
+    costs: tuple[float, ...] = ()
+    """Cost of each of these encoders, relative to the first."""
     fine_tuning: bool = True
     """Whether there is time to train an encoder at all."""
     rows_per_second: float = 0.0
@@ -46,6 +50,8 @@ class Plan:
         for name in ("rows", "compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; found {getattr(self, name)}.")
+        if not all(0 < cost < math.inf for cost in self.costs):
+            raise ValueError(f"costs must be above 0; found {self.costs}.")
         if not 0 < self.epochs <= 1000:
             raise ValueError(f"epochs must be above 0, up to 1000; found {self.epochs}.")
 
@@ -67,6 +73,10 @@ class Plan:
         """
         return self.by_rows and self.rows > MANY_ROWS and self.final_rows > 2 * self.compared_rows
 
+    def cost_of(self, encoder: str) -> float:
+        """Return the cost of an encoder, relative to that of the plain head."""
+        return dict(zip(self.encoders, self.costs, strict=False)).get(encoder, 1.0)
+
     def rows_at(self, fraction: float) -> int | None:
         """Return the number of training rows at a rung; None with cross-validation."""
         return max(1, round(fraction * self.compared_rows)) if self.by_rows else None
@@ -85,7 +95,7 @@ class Plan:
         rows = f"{self.rows:,} rows, {time}"
         if not self.samples and self.final_rows >= self.rows:
             if not self.fine_tuning:
-                return f"{rows}: heads on the frozen encoder; there is no time to train the encoder"
+                return f"{rows}: candidates keep the encoder frozen; there is no time to train it on every fold"
             return f"{rows}: candidates are trained on all rows, for up to {self.epochs:.3g} epochs"
         compared = f"candidates are compared on {_about(self.compared_rows)} rows"
         return f"{rows}: {compared}, the winner is trained on up to {_about(self.final_rows)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from headhunt.run.plan import Plan
+from headhunt.run.plan import LEAST_EPOCHS, Plan
 from headhunt.run.state import PLAIN, SOLVED, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.budget import TimeBudget
@@ -94,7 +94,10 @@ class Baselines:
         scored = {number: score for number, score in scores.items() if score is not None}
         if scored:
             best = max(scored, key=lambda number: (scored[number], -number))
-            self._candidates.encoder = self._state().trials[best].spec.encoder
+            self._candidates.encoder = encoder = self._state().trials[best].spec.encoder
+            if self._plan is not None:  # an encoder that costs more leaves time for fewer epochs
+                epochs = self._plan.epochs / max(1.0, self._plan.cost_of(encoder))
+                self._candidates.max_epochs = max(min(LEAST_EPOCHS, self._plan.epochs), round(epochs, 2))
 
     def rows_of(self, trial: Trial, rung: int) -> int | None:
         """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headhunt.run.state import Trial
@@ -27,10 +27,16 @@ class RuntimeEstimates:
     Args:
         layers: Number of encoder layers.
         epoch_seconds: Estimated seconds of one epoch of all layers, until there are results; None if unknown.
+        cost_of_encoder: Returns the cost of an encoder, relative to the one these seconds are of.
     """
 
-    def __init__(self, layers: int, epoch_seconds: float | None = None) -> None:
-        self._layers, self._epoch_seconds = layers, epoch_seconds
+    def __init__(
+        self,
+        layers: int,
+        epoch_seconds: float | None = None,
+        cost_of_encoder: Callable[[str], float] = lambda encoder: 1.0,
+    ) -> None:
+        self._layers, self._epoch_seconds, self._cost_of_encoder = layers, epoch_seconds, cost_of_encoder
         # Trials with a frozen encoder have their own ratios: loading and evaluation take most of their time.
         self._seconds_per_cost: defaultdict[tuple[str, str], deque[float]] = defaultdict(_window)
         self._tuning_seconds = _window()
@@ -47,7 +53,9 @@ class RuntimeEstimates:
         ratios = self._seconds_per_cost.get(_group(spec))
         if ratios:
             return statistics.median(ratios) * self._cost(spec)
-        return self._epoch_seconds * self._cost(spec) if self._epoch_seconds is not None else None
+        if self._epoch_seconds is None:
+            return None
+        return self._epoch_seconds * self._cost(spec) * self._cost_of_encoder(spec["encoder"])
 
     @property
     def median(self) -> float | None:

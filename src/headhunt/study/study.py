@@ -144,7 +144,9 @@ class Study:
         self._known: dict[str, list[tuple[Spec, Params]]] = {}  # by encoder
         self._too_late: float | None = None  # the deadline before which no new trial would have finished
         self._interrupted: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved since
-        self._estimates = RuntimeEstimates(candidates.layers, plan.epoch_seconds() if plan else None)
+        self._estimates = RuntimeEstimates(candidates.layers)
+        if plan is not None:
+            self._estimates = RuntimeEstimates(candidates.layers, plan.epoch_seconds(), plan.cost_of)
         self._slowest: float | None = None
         self._catch_up()
 
