@@ -259,3 +259,11 @@ def test_spec_hash_ignores_standardize_without_features_to_scale():
     for head, same in heads.items():
         specs = [Spec(encoder="any", head=head, recipe=Recipe(standardize=given)) for given in (False, True)]
         assert (specs[0].hash == specs[1].hash) == same, head
+
+
+def test_solved_head_of_many_classes_is_a_logistic_regression():
+    assert [solved("any", classes=count).recipe.solver for count in (2, 20, 21)] == ["ridge", "ridge", "logistic"]
+    spec = solved("any", classes=150)
+    assert spec.canonical("single_label_classification").recipe.solver == "logistic"
+    assert spec.canonical("regression").recipe.solver == "ridge"
+    assert spec.hash != solved("any").hash and Spec.from_json(spec.to_json()) == spec

@@ -43,7 +43,7 @@ def test_leave_fold_out_equals_models_fitted_without_the_fold(features, problem_
     values, targets, outputs = make_data(41, features, problem_type)
     scaled = center(values.astype(np.float64)) / 10
     encoded = ridge._encode(targets, problem_type, outputs)
-    folds = ridge._folds(np.arange(41), np.random.default_rng(1))
+    folds = ridge.grouped_folds(np.arange(41), np.random.default_rng(1))
     assert sorted(np.concatenate(folds).tolist()) == list(range(41)) and len(folds) == 5
     held_out = list(ridge._leave_fold_out(scaled @ scaled.T, encoded, folds))
     assert len(held_out) == len(PENALTIES)
@@ -60,7 +60,7 @@ def test_leave_fold_out_equals_models_fitted_without_the_fold(features, problem_
 def test_fit_ridge_equals_scikit_learn_on_standardised_features(monkeypatch, features, problem_type):
     from sklearn.linear_model import Ridge
 
-    monkeypatch.setattr(ridge, "_calibration", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(ridge, "calibration", lambda *_: (1.0, 0.0))
     values, targets, outputs = make_data(60, features, problem_type)
     solution = fit_ridge(values, [features], targets, problem_type, outputs)
     standardised = center(values.astype(np.float64)) / values.std(0, dtype=np.float64) / np.sqrt(features)
@@ -75,7 +75,7 @@ def test_fit_ridge_equals_scikit_learn_on_standardised_features(monkeypatch, fea
 def test_fit_ridge_gives_every_block_the_same_share_of_the_penalty(monkeypatch):
     from sklearn.linear_model import Ridge
 
-    monkeypatch.setattr(ridge, "_calibration", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(ridge, "calibration", lambda *_: (1.0, 0.0))
     values, targets, outputs = make_data(50, 12)
     solution = fit_ridge(values, [1, 3, 8], targets, "single_label_classification", outputs)
     width = np.repeat([1, 3, 8], [1, 3, 8])
@@ -181,12 +181,12 @@ def of(noise: float) -> tuple[np.ndarray, list[int], np.ndarray, str, int]:
 
 def test_folds_keep_the_rows_of_a_group_together():
     groups = np.random.default_rng(0).integers(0, 12, 80)
-    folds = ridge._folds(np.unique(groups, return_inverse=True)[1], np.random.default_rng(1))
+    folds = ridge.grouped_folds(np.unique(groups, return_inverse=True)[1], np.random.default_rng(1))
     assert sorted(np.concatenate(folds).tolist()) == list(range(80))
     for number, rows in enumerate(folds):
         others = np.concatenate([other for i, other in enumerate(folds) if i != number])
         assert not set(groups[rows]) & set(groups[others])
-    assert ridge._folds(np.zeros(6, np.int64), np.random.default_rng(1)) == [], "one group cannot be held out"
+    assert ridge.grouped_folds(np.zeros(6, np.int64), np.random.default_rng(1)) == [], "one group cannot be held out"
 
 
 def test_fit_ridge_holds_out_groups_of_duplicates_together():
@@ -203,8 +203,8 @@ def test_fit_ridge_chooses_the_penalty_on_a_sample_of_many_rows(monkeypatch):
     values, targets, outputs = make_data(400, 10)
     monkeypatch.setattr(ridge, "CHOOSING_ROWS", 100)
     sizes = []
-    gram = ridge._gram
-    monkeypatch.setattr(ridge, "_gram", lambda scaled: sizes.append(len(scaled)) or gram(scaled))
+    gram = ridge.gram_matrix
+    monkeypatch.setattr(ridge, "gram_matrix", lambda scaled: sizes.append(len(scaled)) or gram(scaled))
     logits = fit_ridge(values, [10], targets, "single_label_classification", outputs).logits(values)
     assert sizes == [100] and (logits.argmax(1) == targets).mean() > 0.6
 
@@ -221,7 +221,7 @@ def test_calibration_improves_the_log_loss_of_rows_not_trained_on(monkeypatch, n
         return float(-log_softmax(logits, axis=1)[np.arange(1000), targets[200:]].mean())
 
     calibrated = held_out_loss()
-    monkeypatch.setattr(ridge, "_calibration", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(ridge, "calibration", lambda *_: (1.0, 0.0))
     raw = held_out_loss()
     assert calibrated < raw
 
@@ -229,6 +229,6 @@ def test_calibration_improves_the_log_loss_of_rows_not_trained_on(monkeypatch, n
 def test_calibration_keeps_the_predicted_classes(monkeypatch):
     values, targets, outputs = make_data(100, 20)
     calibrated = fit_ridge(values, [20], targets, "single_label_classification", outputs).logits(values)
-    monkeypatch.setattr(ridge, "_calibration", lambda *_: (1.0, 0.0))
+    monkeypatch.setattr(ridge, "calibration", lambda *_: (1.0, 0.0))
     raw = fit_ridge(values, [20], targets, "single_label_classification", outputs).logits(values)
     assert (calibrated.argmax(1) == raw.argmax(1)).all()

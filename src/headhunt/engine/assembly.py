@@ -134,7 +134,7 @@ def assemble(
         device=device,
         precision=precision,
     )
-    if spec.recipe.solver == "ridge":
+    if spec.recipe.is_solved:
         solving = Solving(
             predictor.model,
             Features(predictor.model, tokens, precision) if features is None else features,
@@ -144,6 +144,7 @@ def assemble(
             outputs=max(1, len(task.labels)),
             groups=groups,
             seed=seed,
+            solver=spec.recipe.solver,
         )
         return solving, predictor
     objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)

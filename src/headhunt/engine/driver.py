@@ -287,6 +287,7 @@ class SearchDriver:
             max_length=settings.max_length,
             encoders=plan.encoders,
             max_epochs=plan.epochs,
+            classes=len(self.task.labels),
         )
         return Study(
             ledger,

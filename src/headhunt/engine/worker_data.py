@@ -119,7 +119,7 @@ class WorkerData:
         model, tokenizer, spec = self.build(spec, request.seed)
         tokens = self._tokens_for(spec, tokenizer)
         shared: dict[str, Any] = {}
-        if spec.recipe.solver == "ridge":
+        if spec.recipe.is_solved:
             shared = {"features": self._features_for(spec, model, tokens), "rows": rows, "groups": self.groups[rows]}
         training, predictor = assemble(
             self.task,
@@ -177,7 +177,7 @@ class WorkerData:
 
     def activation_caches(self, spec: Spec, tokens: Tokens) -> list[ActivationCache]:
         """Return the caches of this candidate's activations; none if it trains the embeddings."""
-        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.solver == "ridge":
+        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.is_solved:
             return []
         if spec.encoder not in self._encoders:
             self._encoders[spec.encoder] = FrozenEncoder(

@@ -86,7 +86,7 @@ class Trial:
     @property
     def is_solved(self) -> bool:
         """True for a head that is solved rather than trained."""
-        return self.spec.recipe.solver == "ridge"
+        return self.spec.recipe.is_solved
 
     def lower_bound(self, rung: int) -> float | None:
         """Return a lower bound of the score at a rung: one that chance in the choice of rows seldom undercuts."""

@@ -12,7 +12,7 @@ from headhunt.spec.spec import FREEZES, Spec
 def describe(spec: Spec) -> str:
     """Return a one-line summary of a candidate."""
     head, recipe = spec.head, spec.recipe
-    if recipe.solver == "ridge":
+    if recipe.is_solved:
         compared = f", siamese {head.siamese}" if head.siamese else ""
         layers = "all layers" if head.layers == "concat" else _layers_in_words(head.layers)
         return f"solved head on {layers}, {head.pooling.replace('_', '+')} pooling{compared}, encoder frozen"
@@ -97,8 +97,8 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     if head.mlp is not None:
         title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
         drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
-    if recipe.solver == "ridge":
-        trained_by = "one linear layer, solved by ridge regression"
+    if recipe.is_solved:
+        trained_by = f"one linear layer, solved by {recipe.solver} regression"
     else:
         trained_by = f"one linear layer, dropout {head.dropout:.2g}"
     output = {
@@ -115,8 +115,12 @@ def recipe_words(spec: Spec) -> dict[str, str]:
     length = f"{recipe['max_length']} tokens, cut " + (
         "at the end" if recipe["truncation"] == "end" else "in the middle"
     )
-    if recipe["solver"] == "ridge":
-        return {"output layer": "solved by ridge regression", "encoder": FREEZES["all"], "texts": length}
+    if spec.recipe.is_solved:
+        return {
+            "output layer": f"solved by {spec.recipe.solver} regression",
+            "encoder": FREEZES["all"],
+            "texts": length,
+        }
     words = {
         "learning rate": f"{recipe['learning_rate']:.2g}",
         "head learning rate": f"× {recipe['head_lr_multiplier']:.3g}",

@@ -38,7 +38,9 @@ FREEZES = {
 SOLVERS = {
     "adamw": "gradient descent with AdamW",
     "ridge": "ridge regression on the frozen encoder, solved in closed form",
+    "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
+MANY_CLASSES = 20  # from more than these on, solved heads are logistic regressions
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
 WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT
@@ -125,7 +127,7 @@ class Recipe:
     swap_pairs: bool = False
     """Swap the two texts of a pair at random during training."""
     solver: str = "adamw"
-    """Optimiser of the weights; see SOLVERS. "ridge" trains the output layer alone and ignores other fields."""
+    """Optimiser of the weights; see SOLVERS. All but "adamw" train the output layer alone and ignore other fields."""
     head_init: str = "random"
     """Initial weights of the output layer; see HEAD_INITS. No effect with hidden layers."""
     standardize: bool = False
@@ -155,6 +157,11 @@ class Recipe:
         one_of(self.solver, SOLVERS, "solver")
         one_of(self.head_init, HEAD_INITS, "head_init")
 
+    @property
+    def is_solved(self) -> bool:
+        """True if the output layer is solved for, on features of an encoder that is not trained."""
+        return self.solver != "adamw"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -170,11 +177,11 @@ class Spec:
     def __post_init__(self) -> None:
         require(bool(self.encoder.strip()), "encoder must name a Hugging Face model or a folder; found nothing.")
         head = self.head
-        if self.recipe.solver == "ridge":
+        if self.recipe.is_solved:
             trained = head.mlp or head.convolutions or head.blocks or head.layers == "mix"
             require(
                 not trained and head.pooling in FIXED_POOLINGS and head.siamese not in SIMILARITIES,
-                'solver "ridge" takes a head without weights before its output layer: '
+                f'solver "{self.recipe.solver}" takes a head without weights before its output layer: '
                 f"pooling {', '.join(FIXED_POOLINGS)}; no mlp, convolutions, blocks or mix.",
             )
 
@@ -182,11 +189,14 @@ class Spec:
         """Return the same candidate with every field that has no effect at its default.
 
         Args:
-            problem_type: Problem type of the task, if known. Regression ignores label smoothing and class weights.
+            problem_type: Problem type of the task, if known. Regression ignores label smoothing and class weights;
+                logistic regression takes one class per row.
         """
         recipe, head = self.recipe, self.head
-        if recipe.solver == "ridge":
+        if recipe.is_solved:
             kept = {name: getattr(recipe, name) for name in ("solver", "max_length", "truncation")}
+            if problem_type not in (None, "single_label_classification"):
+                kept["solver"] = "ridge"
             return replace(self, head=replace(head, dropout=Head().dropout), recipe=Recipe(freeze="all", **kept))
         if head.mlp is not None:
             recipe = replace(recipe, head_init="random")
@@ -281,15 +291,17 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
 
 
-def solved(encoder: str, *, pair: bool = False) -> Spec:
-    """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one ridge regression.
+def solved(encoder: str, *, pair: bool = False, classes: int = 2) -> Spec:
+    """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one linear regression.
 
     Args:
         encoder: Hugging Face model name or local folder.
         pair: Whether the task has two texts per row; both are then encoded separately and compared.
+        classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
     """
     head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
-    return Spec(encoder=encoder, head=head, recipe=Recipe(solver="ridge")).canonical()
+    recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
+    return Spec(encoder=encoder, head=head, recipe=recipe).canonical()
 
 
 def refuse_renamed(data: Any, path: str = "") -> None:

@@ -43,6 +43,7 @@ class Candidates:
         max_length: Maximum number of tokens per text if the space does not set it. Defaults to the recipe's value.
         encoders: Encoders to choose from, the first of which is that of the plain head. Defaults to `encoder` alone.
         max_epochs: Largest number of epochs that there is time for.
+        classes: Number of classes, which decides how heads are solved.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Candidates:
         max_length: int | None = None,
         encoders: Sequence[str] = (),
         max_epochs: float | None = None,
+        classes: int = 2,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
+        self.classes = classes if problem_type == "single_label_classification" else 1
         self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
         self.encoders = tuple(encoders) or (self.encoder,)
@@ -154,7 +157,7 @@ class Candidates:
 
     def solved(self) -> list[Spec]:
         """Return the solved head of every encoder, in the order of the encoders."""
-        specs = [solved(encoder, pair=self.pair) for encoder in self.encoders]
+        specs = [solved(encoder, pair=self.pair, classes=self.classes) for encoder in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:

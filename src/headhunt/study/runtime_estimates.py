@@ -68,7 +68,7 @@ class RuntimeEstimates:
         freeze = recipe["freeze"]
         frozen = min(1.0, freeze / self._layers) if isinstance(freeze, int) else 0.0
         layers = {"none": 1 + EMBEDDINGS_COST, "all": 0.0}.get(freeze, 1 - frozen)
-        if recipe.get("solver") == "ridge":
+        if recipe.get("solver", "adamw") != "adamw":
             return HEAD_COST
         factor = SMART_FACTOR if recipe["smart"] else 1.0
         factor *= TOKEN_HEAD_FACTOR if head["convolutions"] or head["blocks"] else 1.0
@@ -104,6 +104,6 @@ def _window() -> deque[float]:
 def _group(spec: Mapping[str, Any]) -> tuple[str, str]:
     """Return the encoder and how it is used: seconds are comparable only within such a group."""
     recipe = spec["recipe"]
-    return spec["encoder"], SOLVED if recipe.get("solver") == "ridge" else FROZEN if recipe[
+    return spec["encoder"], SOLVED if recipe.get("solver", "adamw") != "adamw" else FROZEN if recipe[
         "freeze"
     ] == "all" else TUNED

@@ -15,7 +15,7 @@ SMALLEST_STD = 3e-3  # relative to the mean; features that vary less are constan
 
 
 @dataclass(frozen=True)
-class Ridge:
+class LinearModel:
     """A linear model of raw features: standardisation and calibration are part of its weights."""
 
     weight: np.ndarray
@@ -39,7 +39,7 @@ def fit_ridge(
     groups: np.ndarray | None = None,
     seed: int = 0,
     threads: int | None = None,
-) -> Ridge:
+) -> LinearModel:
     """Fit a linear model of standardised features.
 
     Classes are regressed on as -1 and 1, one column each. Every block of features has the same weight in the penalty,
@@ -70,24 +70,31 @@ def _fit(
     outputs: int,
     groups: np.ndarray | None,
     seed: int,
-) -> Ridge:
-    center = features.mean(0, dtype=np.float64)
-    spread = features.std(0, dtype=np.float64)
-    width = np.repeat(np.asarray(blocks, np.float64), blocks)
-    constant = spread <= np.maximum(SMALLEST_STD * np.abs(center), 1e-8)
-    scale = np.where(constant, 0.0, 1 / np.where(constant, 1.0, spread)) / np.sqrt(width * len(blocks))
+) -> LinearModel:
+    center, scale = standardization(features, blocks)
     scaled = ((features - center) * scale).astype(np.float32)
     encoded = _encode(targets, problem_type, outputs)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(scaled))[:CHOOSING_ROWS])
-    folds = _folds(np.arange(len(rows)) if groups is None else np.unique(groups[rows], return_inverse=True)[1], rng)
-    penalty, held_out = _choose_penalty(_gram(scaled[rows]), encoded[rows], folds)
+    folds = grouped_folds(
+        np.arange(len(rows)) if groups is None else np.unique(groups[rows], return_inverse=True)[1], rng
+    )
+    penalty, held_out = _choose_penalty(gram_matrix(scaled[rows]), encoded[rows], folds)
     mean = encoded.mean(0)
     weight = _solve(scaled, encoded - mean, penalty)
-    factor, shift = _calibration(held_out, targets[rows], problem_type)
+    factor, shift = calibration(held_out, targets[rows], problem_type)
     weight = (weight * scale[:, None]).T * factor
     bias = (mean * factor + shift) - weight @ center
-    return Ridge(weight.astype(np.float32), bias.astype(np.float32), penalty)
+    return LinearModel(weight.astype(np.float32), bias.astype(np.float32), penalty)
+
+
+def standardization(features: np.ndarray, blocks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the center and the scale of each feature; all blocks have the same sum of squares after it."""
+    center = features.mean(0, dtype=np.float64)
+    spread = features.std(0, dtype=np.float64)
+    width = np.repeat(np.asarray(blocks, np.float64), blocks)
+    constant = spread <= np.maximum(SMALLEST_STD * np.abs(center), 1e-8)
+    return center, np.where(constant, 0.0, 1 / np.where(constant, 1.0, spread)) / np.sqrt(width * len(blocks))
 
 
 def _encode(targets: np.ndarray, problem_type: str, outputs: int) -> np.ndarray:
@@ -99,7 +106,7 @@ def _encode(targets: np.ndarray, problem_type: str, outputs: int) -> np.ndarray:
     return np.asarray(targets, np.float64) * 2 - 1
 
 
-def _folds(groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def grouped_folds(groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Return the rows of each fold; rows of a group are in the same fold."""
     count = int(groups.max()) + 1
     fold_of = rng.permutation(count) % max(1, min(FOLDS, count))
@@ -107,7 +114,7 @@ def _folds(groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     return [part for part in rows if 0 < len(part) < len(groups)]
 
 
-def _gram(scaled: np.ndarray) -> np.ndarray:
+def gram_matrix(scaled: np.ndarray) -> np.ndarray:
     return np.asarray((scaled @ scaled.T), np.float64)
 
 
@@ -149,7 +156,7 @@ def _solve(scaled: np.ndarray, centered: np.ndarray, penalty: float) -> np.ndarr
 
     rows, features = scaled.shape
     if rows <= features:
-        system = _gram(scaled)
+        system = gram_matrix(scaled)
         system.flat[:: rows + 1] += penalty
         dual = cho_solve(cho_factor(system, overwrite_a=True), centered)
         return np.asarray(scaled.T @ dual.astype(np.float32), np.float64)
@@ -158,7 +165,7 @@ def _solve(scaled: np.ndarray, centered: np.ndarray, penalty: float) -> np.ndarr
     return np.asarray(cho_solve(cho_factor(system, overwrite_a=True), scaled.T @ centered))
 
 
-def _calibration(held_out: np.ndarray | None, targets: np.ndarray, problem_type: str) -> tuple[float, float]:
+def calibration(held_out: np.ndarray | None, targets: np.ndarray, problem_type: str) -> tuple[float, float]:
     """Return the factor and the shift that turn held-out predictions into logits."""
     if problem_type == "regression" or held_out is None:
         return 1.0, 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from headhunt.storage import atomic_path
 from headhunt.training.features import Features, feature_blocks
 from headhunt.training.loop import CHECKPOINT, Report
 from headhunt.training.objectives import Objective
-from headhunt.training.ridge import Ridge, fit_ridge
+from headhunt.training.logistic import fit_logistic
+from headhunt.training.ridge import LinearModel, fit_ridge
 
 
 class Solving:
@@ -31,6 +33,7 @@ class Solving:
         outputs: Number of outputs.
         groups: Group of each row; the rows of a group are held out together when the penalty is chosen.
         seed: Random seed of the folds within the rows.
+        solver: "ridge" or "logistic".
     """
 
     steps = 1
@@ -46,13 +49,14 @@ class Solving:
         outputs: int,
         groups: np.ndarray | None = None,
         seed: int = 0,
+        solver: str = "ridge",
     ) -> None:
         self.model, self.features, self.rows, self.targets = model, features, rows, targets
         self.objective = Objective(problem_type)
         self.step = self.examples = 0
         self.seconds = 0.0
-        self._outputs, self._groups, self._seed = outputs, groups, seed
-        self._solution: Ridge | None = None
+        self._outputs, self._groups, self._seed, self._solver = outputs, groups, seed, solver
+        self._solution: LinearModel | None = None
 
     def steps_until(self, fraction: float) -> int:
         """Return the number of steps of this fraction of the training run: always one."""
@@ -66,22 +70,20 @@ class Solving:
             return
         began = time.perf_counter()
         features = self.features.get(self.rows, stop)
-        solution = fit_ridge(
-            features,
-            feature_blocks(self.model),
-            self.targets,
-            self.objective.problem_type,
-            self._outputs,
-            groups=self._groups,
-            seed=self._seed,
-            threads=torch.get_num_threads(),
-        )
+        solution = self._fit(features)
         self._use(solution)
         self.examples = len(self.rows)
         logits = torch.from_numpy(solution.logits(features))
         loss = float(self.objective.loss(logits, self.objective.targets(self.targets)))
         self.seconds = time.perf_counter() - began
         yield Report(self.examples, self.examples, loss, self.seconds)
+
+    def _fit(self, features: np.ndarray) -> LinearModel:
+        blocks = feature_blocks(self.model)
+        shared: dict[str, Any] = {"groups": self._groups, "seed": self._seed, "threads": torch.get_num_threads()}
+        if self._solver == "logistic":
+            return fit_logistic(features, blocks, self.targets, self._outputs, **shared)
+        return fit_ridge(features, blocks, self.targets, self.objective.problem_type, self._outputs, **shared)
 
     def predict(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
         """Return the logits (rows, outputs) of rows of the task, from their features."""
@@ -106,9 +108,9 @@ class Solving:
     def restore(self, folder: str | Path) -> None:
         """Read a solution that `save` wrote."""
         arrays = load_file(Path(folder) / CHECKPOINT)
-        self._use(Ridge(arrays["weight"], arrays["bias"], float(arrays["penalty"][0])))
+        self._use(LinearModel(arrays["weight"], arrays["bias"], float(arrays["penalty"][0])))
 
-    def _use(self, solution: Ridge) -> None:
+    def _use(self, solution: LinearModel) -> None:
         output = output_of(self.model)
         with torch.no_grad():
             output.weight.copy_(torch.from_numpy(np.ascontiguousarray(solution.weight)))
