@@ -13,7 +13,7 @@ from study_toys import LADDER, open_study
 import headhunt
 from headhunt.engine import selection
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.final_test import _deliver
+from headhunt.engine.final_test import _compare, _deliver, _test_result
 from headhunt.engine.last_training import Contest
 from headhunt.engine.selection import FinalistScores, choose_winner, evaluate_finalists
 from headhunt.engine.verdict import conclude
@@ -25,7 +25,7 @@ from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.results import TestResult
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo, save_task
-from headhunt.spec import Head, Recipe, Space, Spec
+from headhunt.spec import Head, Recipe, Space, Spec, solved
 from headhunt.study.budget import TimeBudget
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -40,7 +40,11 @@ def sentence(gain: float, low: float, high: float, training_runs: int = 4) -> st
 def test_verdict_sentence_follows_the_interval():
     assert sentence(0.05, 0.02, 0.08).startswith("A reliable gain: the winner reaches 76.0 % where the plain head")
     assert "+5.0 points (95 % interval +2.0 to +8.0 points, p = 0.004)" in sentence(0.05, 0.02, 0.08)
-    assert sentence(0.05, -0.01, 0.11).startswith("No reliable gain: keep the plain head.")
+    unproven = sentence(0.05, -0.01, 0.11)
+    assert unproven.startswith(
+        "No reliable gain: the best candidate reaches 76.0 % where the plain head reaches 71.0 %"
+    )
+    assert unproven.endswith("which includes zero. It is delivered because it is better on validation rows.")
     assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
 
 
@@ -218,6 +222,37 @@ def test_delivered_model_follows_from_validation_scores_or_the_setting(
     assert (final.directory.model / "trial").read_text() == str(trial.number)
 
 
+def test_average_of_training_runs_is_delivered_and_tested(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    _, winner, _ = final.state.trials
+    folders = [final.directory.final_model(1, 0), final.directory.final_model(1, 1)]
+    average = final.directory.averaged_model(1, 2)
+    for folder in (*folders, average):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(folder.name)
+    contest = Contest(winner, None, {1: folders}, {1: average})
+    assert _deliver(final, contest, None, FinalistScores({1: [0.8]})) == ("winner", average)
+    assert (final.directory.model / "name").read_text() == average.name
+    targets = final.test.targets
+    right, wrong = (np.eye(2)[labels][None] for labels in (targets, 1 - targets))
+    result = _test_result(
+        final, contest, {average.name: right, folders[0].name: wrong, folders[1].name: wrong}, average
+    )
+    assert result.scores["winner"]["accuracy"].value == 1.0
+
+
+def test_solved_winner_is_compared_with_every_training_run_of_the_plain_head(finalists):
+    """A solved head does not depend on a seed: one model of it is compared with each."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    spec = solved("toy")
+    add_result(final.study, 3, spec, "solved", LADDER.top, 0.9)
+    plain, winner = final.state.trials[0], final.state.trials[3]
+    models = {0: [final.directory.final_model(0, seed) for seed in range(2)], 3: [final.directory.trial_model(3, 2)]}
+    outputs = np.eye(2)[final.test.targets][None]
+    predictions = {path.name: outputs for folders in models.values() for path in folders}
+    assert _compare(final, Contest(winner, plain, models), predictions).training_runs == 2
+
+
 def test_search_delivers_plain_head_unless_proven(tmp_path, encoders):
     search = run_search(tmp_path, encoders(), trials=4, deliver="plain-unless-proven")
     assert search.settings.deliver == "plain-unless-proven"
@@ -243,6 +278,11 @@ def test_verdict_trains_with_as_many_seeds_as_asked(tmp_path, encoders, monkeypa
     winner, plain = again.result.winner.trial, again.result.plain.trial
     added = {path.name for path in models.iterdir()} - before
     assert {f"{trial:06d}-all-{seed}" for trial in (winner, plain) for seed in range(1, 11)} <= added
+    averages = {name for name in added if "average" in name}
+    assert averages <= {f"{trial:06d}-average-11" for trial in (winner, plain)}
+    delivered = winner if again.result.verdict.delivered == "winner" else plain
+    average = f"{delivered:06d}-average-11"
+    assert again.result.model_from == (average if average in averages else f"{delivered:06d}-all")
     assert again.result.verdict.training_runs == 11 + 3  # and the three folds
     assert again.result.verdict.training_std_error >= 0 and again.state.ended == search.state.ended
     assert again.result.test_evaluations == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation, best_with_training_run, missing
-from headhunt.engine.last_training import Contest, Job, best_model, fit_all_rows, score_last_training
+from headhunt.engine.last_training import Contest, Job, average_models, best_model, fit_all_rows, score_last_training
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
@@ -86,7 +86,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     pair = [trial for trial in (winner, plain) if trial is not None]
     tested = "test" in final.task.rows
     by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested and not final.by_rows else {}
-    contest = Contest(winner, plain, fit_all_rows(final, pair, training_runs, list(by_fold.values())))
+    models = fit_all_rows(final, pair, training_runs, list(by_fold.values()))
+    contest = Contest(winner, plain, models, average_models(final, models))
     if grows:
         contest, scores = score_last_training(final, contest)
         winner = contest.winner
@@ -112,7 +113,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         ),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
-        winner_model=next((path.name for path in contest.models_of(winner)), None),
+        winner_model=next((path.name for path in contest.candidates_of(winner)), None),
         winner=_summary(winner),
         plain=_summary(plain),
         ensemble=ensemble,
@@ -171,7 +172,7 @@ def _predict_test_rows(
     """
     jobs: dict[str, Job] = {}
     for trial in contest.trials:
-        for model in contest.models_of(trial):
+        for model in contest.candidates_of(trial):
             path = final.directory.test_predictions(model.name)
             jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
     jobs |= by_fold
@@ -210,10 +211,13 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
             return None
         folds = predictions.get(_folds_name(trial), ())
         outputs.append(runs | {f"fold {i}": output for i, output in enumerate(folds)})
+    if contest.winner.is_solved:  # training it again would change nothing
+        solution = next(iter(outputs[0].values()))
+        outputs[0] |= {name: solution for name in outputs[1] if name not in outputs[0]}
     shared = [name for name in outputs[0] if name in outputs[1]]
     if shared:
         winner, plain = ([runs[name] for name in shared] for runs in outputs)
-    else:  # a model that was saved during the search has another name
+    else:
         winner, plain = ([next(iter(runs.values()))] for runs in outputs)
     return compare(final.task.problem_type, final.metric, winner, plain, final.test.targets)
 
@@ -233,7 +237,7 @@ def _deliver(
     if not contest.models_of(order[0][1]) and best is not None and final.deliver == "best":
         order = []  # there was no time for the last training: the best model on disk has better evidence than the other
     for name, trial in order:
-        if models := contest.models_of(trial):
+        if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
             if final.calibrate and final.task.problem_type == "single_label_classification":
                 _calibrate(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
@@ -352,7 +356,7 @@ def _test_result(
     references = _references(final)
     outputs: dict[str, np.ndarray] = {}
     for name, trial in ((WINNER, contest.winner), (PLAIN, contest.plain)):
-        tested = [path.name for path in contest.models_of(trial) if path.name in predictions]
+        tested = [path.name for path in contest.candidates_of(trial) if path.name in predictions]
         if tested:
             outputs[name] = predictions[tested[0]][0]
     if ENSEMBLE in predictions:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from headhunt.engine.final_evaluation import FinalEvaluation, missing
+from headhunt.engine.final_evaluation import AVERAGING_SECONDS, TRAINING_RUNS, FinalEvaluation, missing
 from headhunt.engine.selection import FinalistScores
 from headhunt.run.directory import is_model, read_predictions
 from headhunt.run.state import Trial
-from headhunt.study.requests import FitAllRows, Request
+from headhunt.study.requests import AverageModels, FitAllRows, Request
 
 RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
-DEFAULT_TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 
 Job = tuple[Request, Path]
 """A request and the file it writes."""
@@ -27,6 +26,8 @@ class Contest:
     winner: Trial | None
     plain: Trial | None
     models: Mapping[int, list[Path]]
+    averaged: Mapping[int, Path] = field(default_factory=dict)
+    """By trial, the average of its models, where it predicts as they do."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -36,6 +37,11 @@ class Contest:
     def models_of(self, trial: Trial | None) -> list[Path]:
         """Return the models of a trial, the first seed first."""
         return self.models.get(trial.number, []) if trial is not None else []
+
+    def candidates_of(self, trial: Trial | None) -> list[Path]:
+        """Return the models of a trial in the order to deliver them: the average of its training runs first."""
+        averaged = self.averaged.get(trial.number) if trial is not None else None
+        return [*([averaged] if averaged else []), *self.models_of(trial)]
 
 
 def fit_all_rows(
@@ -50,7 +56,7 @@ def fit_all_rows(
         beside: Jobs for workers that have no model to train.
     """
     predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
-    for seed in range(DEFAULT_TRAINING_RUNS if training_runs is None else training_runs):
+    for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
         untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
         untrained = [trial for trial in untrained if saved_solution(final, trial) is None]
         seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
@@ -68,6 +74,7 @@ def fit_all_rows(
                 FitAllRows,
                 trial,
                 seed,
+                init_seed=final.study.seed_of(trial.number),  # so that the models can be averaged
                 spec=spec,
                 rows=rows,
                 out=final.directory.final_model(trial.number, seed),
@@ -85,6 +92,23 @@ def fit_all_rows(
         if not models[trial.number] and (solution := saved_solution(final, trial)) is not None:
             models[trial.number] = [solution]
     return models
+
+
+def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:
+    """Average the models of each trial that was trained several times; return the averages that predict as they do."""
+    averages = {
+        number: final.directory.averaged_model(number, len(folders))
+        for number, folders in models.items()
+        if len(folders) > 1 and not final.by_rows
+    }
+    requests: list[Request] = [
+        final.request(AverageModels, final.state.trials[number], models=tuple(models[number]), out=out)
+        for number, out in averages.items()
+        if not is_model(out)
+    ]
+    if requests and final.budget.left() > AVERAGING_SECONDS:
+        final.run(requests, final.before_deadline(0.5 * final.budget.left()))
+    return {number: out for number, out in averages.items() if is_model(out)}
 
 
 def saved_solution(final: FinalEvaluation, trial: Trial) -> Path | None:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from headhunt.engine.assembly import Assembly, token_key, tokenise_for, versions
+from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.folds import baseline_loss, fold_name
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.tfidf import TfidfModel, fit_tfidf
@@ -37,6 +38,7 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, link_or_copy
 from headhunt.study.requests import (
+    AverageModels,
     EvaluateTfidf,
     EvaluateTrial,
     FitAllRows,
@@ -74,6 +76,7 @@ class TrialRunner(WorkerData):
         self._jobs: dict[type[Request], Callable[[Any, Stop], Outcome]] = {
             EvaluateTrial: self._evaluate,
             FitAllRows: self._fit_all_rows,
+            AverageModels: self._average_models,
             SaveFirstFold: self._save_first_fold,
             SaveAllFolds: self._save_all_folds,
             PredictTestRows: self._predict_test_rows,
@@ -299,6 +302,10 @@ class TrialRunner(WorkerData):
         self._save(ready, request, request.out, "all training rows" if count is None else f"{count:,} training rows")
         return Outcome("ok", examples=training.examples)
 
+    def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
+        accepted = average_training_runs(request.models, request.out, *self.texts(), self._load)
+        return Outcome("ok", extra={"accepted": accepted})
+
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
         ready = self.open(request.spec, self._train_rows(request, 0), request)
         ready.training.restore(request.checkpoint / fold_name(0))
@@ -316,14 +323,14 @@ class TrialRunner(WorkerData):
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:
-        predictor = Predictor.load(
-            request.model,
-            device=self.device,
-            precision=self.settings.precision,
-            trust_remote_code=self.settings.trust_remote_code,
-        )
-        self._write_test_predictions(request.predictions, [predictor.outputs(*self.test_texts())])
+        self._write_test_predictions(request.predictions, [self._load(request.model).outputs(*self.test_texts())])
         return Outcome("ok")
+
+    def _load(self, folder: Path) -> Predictor:
+        settings = self.settings
+        return Predictor.load(
+            folder, device=self.device, precision=settings.precision, trust_remote_code=settings.trust_remote_code
+        )
 
     def _predict_test_rows_by_fold(self, request: PredictTestRowsByFold, stop: Stop) -> Outcome:
         outputs = []

@@ -34,7 +34,7 @@ def conclude(
     return Verdict(
         delivered,
         claim,
-        _with_comparison(metric, test, comparison),
+        _with_comparison(metric, test, comparison, delivered),
         gain=comparison.gain,
         low=comparison.low,
         high=comparison.high,
@@ -59,7 +59,7 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     return f"{score}; there was no time to compare it with the plain head. To compare them, run: headhunt verdict RUN"
 
 
-def _with_comparison(metric: str, test: TestResult, comparison: Comparison) -> str:
+def _with_comparison(metric: str, test: TestResult, comparison: Comparison, delivered: Delivered) -> str:
     winner, plain = (format_score(metric, test.scores[model][metric].value) for model in (WINNER, PLAIN))
     scores = f"{winner} where the plain head reaches {plain}, on {test.rows:,} test rows"
     gain, high = (format_difference(metric, value) for value in (comparison.gain, comparison.high))
@@ -75,9 +75,10 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison) -> s
             f"Not sure: the best candidate reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
             "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
+    reason = " It is delivered because it is better on validation rows." if delivered == "winner" else ""
     return (
-        f"No reliable gain: keep the plain head. The best candidate reaches {scores}; {mean}, with a 95 % "
-        f"interval of {low} to {high}, which includes zero."
+        f"No reliable gain: the best candidate reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
+        f"which includes zero.{reason}"
     )
 
 

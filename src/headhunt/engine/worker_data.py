@@ -116,7 +116,8 @@ class WorkerData:
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
         """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
-        model, tokenizer, spec = self.build(spec, request.seed)
+        init_seed = request.seed if request.init_seed is None else request.init_seed
+        model, tokenizer, spec = self.build(spec, init_seed)
         tokens = self._tokens_for(spec, tokenizer)
         shared: dict[str, Any] = {}
         if spec.recipe.is_solved:

@@ -217,6 +217,10 @@ class RunDirectory:
         seeds = {path: int(suffix[1:] or 0) for path, suffix in named.items() if suffix[1:].isdigit() or not suffix}
         return [path for path in sorted(seeds, key=seeds.__getitem__) if is_model(path)]
 
+    def averaged_model(self, trial: int, count: int) -> Path:
+        """Return the directory of the average of so many models of a trial that were trained on all rows."""
+        return self.models / f"{trial:06d}-average-{count}"
+
     def read_plan(self) -> Plan | None:
         """Return the plan of the search; None before it is made."""
         return schema.read(self.plan, Plan) if self.plan.exists() else None

@@ -30,7 +30,7 @@ class TimeBudget:
     ) -> None:
         self._clock = clock
         self.deadline = None if seconds is None else (clock() if started is None else started) + seconds
-        self._total = total or seconds or 0.0
+        self.total = total or seconds or 0.0
         self._reserved = 0.0
 
     def now(self) -> float:
@@ -43,7 +43,7 @@ class TimeBudget:
 
     def reserve(self, seconds: float, largest: float = LARGEST_RESERVE) -> None:
         """Reserve time for the final evaluation, up to a fraction of the total."""
-        self._reserved = min(largest * self._total, seconds)
+        self._reserved = min(largest * self.total, seconds)
 
     @property
     def search_deadline(self) -> float | None:

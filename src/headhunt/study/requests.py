@@ -15,6 +15,8 @@ class Request:
     trial: int
     spec: Spec
     seed: int
+    init_seed: int | None = None
+    """Seed of the initial weights, if it is not `seed`."""
     gradient_accumulation_steps: int = 1
     """Number of micro-batches per step, to save memory."""
     rows: int | None = None
@@ -55,6 +57,14 @@ class FitAllRows(Request):
     """Whether a model whose training was cut off by the deadline is saved all the same."""
     validation_predictions: Path | None = None
     """File for predictions of the validation rows, which are then not trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageModels(Request):
+    """Average the weights of a candidate's models, if the average predicts as they do."""
+
+    models: tuple[Path, ...]
+    out: Path
 
 
 @dataclass(frozen=True, kw_only=True)

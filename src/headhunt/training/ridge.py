@@ -115,6 +115,7 @@ def grouped_folds(groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarr
 
 
 def gram_matrix(scaled: np.ndarray) -> np.ndarray:
+    """Return the products (rows, rows) of all pairs of rows."""
     return np.asarray((scaled @ scaled.T), np.float64)
 
 

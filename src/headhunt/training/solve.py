@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from headhunt.modeling.build import output_of
 from headhunt.storage import atomic_path
 from headhunt.training.features import Features, feature_blocks
+from headhunt.training.logistic import fit_logistic
 from headhunt.training.loop import CHECKPOINT, Report
 from headhunt.training.objectives import Objective
-from headhunt.training.logistic import fit_logistic
 from headhunt.training.ridge import LinearModel, fit_ridge
 
 

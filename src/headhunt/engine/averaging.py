@@ -1,0 +1,60 @@
+"""Average the weights of several training runs of one candidate, and check that the average predicts as they do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headhunt.modeling.averaging import average_weights
+from headhunt.predictor import Predictor
+
+CHECKED_ROWS = 500
+
+
+def average_training_runs(
+    models: Sequence[Path],
+    out: Path,
+    texts: Sequence[str],
+    texts_b: Sequence[str] | None,
+    load: Callable[[Path], Predictor],
+) -> bool:
+    """Write the average of the weights of several models, if it predicts as their mean prediction does.
+
+    Training runs from the same initial weights mostly end in one region of low loss, where the average of the weights
+    is as good as the mean of the predictions. Where they do not, the average is worse than each of them. The check
+    needs texts that no model was trained on: the first half of each training text. The average is accepted if it is
+    closer to the mean prediction than the models themselves are on average.
+
+    Args:
+        models: Saved models of one candidate.
+        out: Folder of the average; it is not there afterwards if the average was refused.
+        texts: First texts of the training rows.
+        texts_b: Second texts, for pairs.
+        load: Returns the predictor of a folder.
+
+    Returns:
+        True if the average was accepted.
+    """
+    rows = np.random.default_rng(0).permutation(len(texts))[:CHECKED_ROWS]
+    first = [_half(texts[row]) for row in rows]
+    second = None if texts_b is None else [_half(texts_b[row]) for row in rows]
+    outputs = [load(model).outputs(first, second) for model in models]
+    average_weights(models, out)
+    if agrees(load(out).outputs(first, second), outputs):
+        return True
+    shutil.rmtree(out)
+    return False
+
+
+def agrees(average: np.ndarray, outputs: Sequence[np.ndarray]) -> bool:
+    """Return whether the outputs of an average are closer to the mean of all outputs than these are on average."""
+    mean = np.mean(outputs, axis=0)
+    distances = [float(np.abs(output - mean).mean()) for output in outputs]
+    return float(np.abs(average - mean).mean()) <= float(np.mean(distances))
+
+
+def _half(text: str) -> str:
+    return text[: (len(text) + 1) // 2]
