@@ -1,8 +1,8 @@
 """Train the candidates of the testbed on its sets and add the results to the table.
 
-Every candidate is evaluated by the code of a search, rung by rung: a third of the first fold's training, then each fold.
-The fold models predict the test rows. At the end, the ten best candidates of each set are trained on all rows. Results
-that are in the table are not computed again, so that the command can be stopped at any time and repeated.
+Every candidate is evaluated by the code of a search, rung by rung: a third of the first fold's training, then each
+fold. The fold models predict the test rows. At the end, the ten best candidates of each set are trained on all rows.
+Results that are in the table are not computed again, so that the command can be stopped at any time and repeated.
 
     python benchmarks/testbed/collect.py --data DIR --out benchmarks/testbed/table
     python benchmarks/testbed/collect.py --data DIR --out benchmarks/testbed/table --calibrate
@@ -20,6 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import wait
@@ -233,10 +234,8 @@ def warm_up(runner: Any, spec: Any) -> None:
 
 def reset_peak_memory() -> None:
     """Forget the peak memory of this process, where the system can."""
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
 
 
 def peak_memory_mb() -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 
 sys.path.append(str(Path(__file__).parents[1]))
-from draws import CLASSES, LABELS, REGRESSION, sample  # noqa: E402
+from draws import CLASSES, LABELS, REGRESSION, sample
 
 SCOREBOARD = ("mr", "sst2", "sst5", "cs224n_sst5", "ag_news", "stsb", "trec6", "mrpc", "cola", "banking77")
 """Data sets that must never be in the testbed; cs224n_sts is a part of stsb."""
