@@ -1,0 +1,401 @@
+"""Replay searches on the table of the testbed in virtual time, with the real study code.
+
+A replayed search chooses among the candidates of the table, and each of them takes the seconds that the table says.
+Nothing is trained and nothing is estimated. Random proposals are drawn from the table. TPE and BOHB rank the untried
+candidates of the table by their own acquisition function, in place of points that they sample. Other strategies can
+propose only what is not in the table. With `--nearest` their proposals are replaced by the nearest untried candidates;
+such figures are reported separately.
+
+At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered. Its test score
+counts, predicted by the mean of its fold models. As in a search, time for training it and the plain head on all rows is
+reserved.
+
+    python benchmarks/testbed/replay.py --table benchmarks/testbed/table --out benchmarks/results/testbed_replay.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sets import SETS
+from specs import ENCODER, TableSpec
+from table import SetTable, Table
+
+from headhunt.run.directory import RunDirectory
+from headhunt.run.events import STOPPED
+from headhunt.run.ledger import LedgerWriter
+from headhunt.run.plan import Plan
+from headhunt.run.state import Outcome
+from headhunt.spec import Space, Spec
+from headhunt.study.budget import TimeBudget
+from headhunt.study.candidates import SWITCH, Candidates, Params, position_of
+from headhunt.study.requests import EvaluateTrial, Request
+from headhunt.study.strategies import Proposal
+from headhunt.study.study import Study
+
+HORIZONS = (60.0, 150.0, 300.0, 600.0, 3600.0)
+EXACT = ("random", "tpe", "bohb")
+"""Strategies that choose among the candidates of the table alone."""
+STARTUP_SECONDS = 5.0  # until the workers run
+SAMPLES = 2_000
+
+
+class TableCandidates(Candidates):
+    """The candidates of a table, as a search sees them.
+
+    Attributes:
+        pool: Parameters of the candidates that a strategy may propose.
+
+    Args:
+        table: Results on one set.
+        items: Candidates of the table.
+    """
+
+    def __init__(self, table: SetTable, items: Sequence[TableSpec]) -> None:
+        info = table.info
+        facts: dict[str, Any] = {"pair": info.pair, "problem_type": info.problem_type, "rows": info.rows}
+        super().__init__(Space.load("default"), encoder=ENCODER, **facts)
+        complete = Candidates(self.space, encoder=ENCODER, **facts)
+        self._known = [spec.hash for spec, _ in complete.known_recipes()]
+        self.recorded = {item.hash: item.spec for item in items if item.hash in table.entries}
+        self._by_params: dict[Any, Spec] = {}
+        self._params: dict[str, Params] = {}  # by hash
+        self.pool: list[Params] = []
+        for spec in self.recorded.values():
+            params = complete.express(spec)
+            # A solved head is not in the space, and a plain head is there from the start.
+            if params is not None and not spec.head.plain:
+                self.pool.append(params)
+                self._by_params[_key(params)] = spec
+                self._params[spec.hash] = params
+        self.tried: set[str] = set()
+        """Hashes of the candidates that the search has started."""
+
+    def untried(self) -> list[Params]:
+        """Return the parameters of candidates that were not started yet; all if there are none."""
+        left = [params for spec_hash, params in self._params.items() if spec_hash not in self.tried]
+        return left or self.pool
+
+    def spec(self, params: Params) -> Spec:
+        """Return the candidate of these parameters. Others count as the plain head, which is always tried already."""
+        return self._by_params.get(_key(params)) or self.plain()
+
+    def draw(self, rng: random.Random) -> Params:
+        """Draw an untried candidate of the table."""
+        return rng.choice(self.untried())
+
+    def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
+        """Yield the known recipes that are in the table."""
+        for spec_hash in self._known:
+            if spec_hash in self.recorded and (params := self.express(self.recorded[spec_hash])) is not None:
+                yield self.recorded[spec_hash], params
+
+    def express(self, spec: Spec) -> Params | None:
+        """Return the parameters of a candidate of the table; None for others."""
+        return self._params.get(spec.hash)
+
+    def with_frozen_encoder(self, params: Params) -> Params:
+        """Return an untried candidate of the table with a frozen encoder, drawn at random; else the same."""
+        frozen = [each for each in self.untried() if self.trains_head_only(self._by_params[_key(each)])]
+        return random.Random(repr(_key(params))).choice(frozen) if frozen else params
+
+    def nearest(self, params: Params) -> Params:
+        """Return the untried candidate with the smallest mean distance over all parameters."""
+        return min(self.untried(), key=lambda each: self._distance(params, each))
+
+    def _distance(self, first: Params, second: Params) -> float:
+        total = 0.0
+        for path, leaf in self.leaves.items():
+            if leaf == SWITCH or hasattr(leaf, "options"):
+                total += first[path] != second[path] or type(first[path]) is not type(second[path])
+            else:
+                total += abs(position_of(leaf, first[path]) - position_of(leaf, second[path]))
+        return total
+
+
+def _key(params: Params) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((path, repr(value)) for path, value in params.items()))
+
+
+class Replay:
+    """An evaluate function that looks results up; training costs the seconds of the table.
+
+    Args:
+        table: Results on one set.
+    """
+
+    def __init__(self, table: SetTable) -> None:
+        self._table = table
+        self._trained: dict[int, float] = {}  # fraction by trial
+
+    def __call__(self, request: EvaluateTrial) -> Outcome:
+        """Return the outcome of a request; only what the trial has not trained yet takes time."""
+        key = request.spec.hash
+        entry, seconds = self._table.entries[key], self._table.seconds(key)
+        done = self._trained.get(request.trial, 0.0)
+        spent, outcome, score = 0.0, entry.outcome, None
+        for rung, rung_seconds in zip(entry.rungs, seconds, strict=True):
+            if rung.fraction <= request.fraction + 1e-9:
+                spent += rung_seconds if rung.fraction > done + 1e-9 else 0.0
+                outcome, score = rung.outcome, rung.score
+        self._trained[request.trial] = request.fraction
+        return Outcome(outcome, score=score, seconds=spent)
+
+
+class ReplayExecutor:
+    """An executor in virtual time that is the same on every machine: the study's own time does not count.
+
+    Args:
+        workers: Number of workers.
+        evaluate: Returns outcomes; their `seconds` move the clock.
+        now: Time at the start.
+    """
+
+    def __init__(self, workers: int, evaluate: Callable[[EvaluateTrial], Outcome], now: float = 0.0) -> None:
+        self.workers, self.now = workers, now
+        self._evaluate = evaluate
+        self._running: list[tuple[float, int, Request, Outcome]] = []
+        self._count = 0
+
+    def submit(self, request: Request) -> None:
+        """Start a request on a free worker. One that would end after its deadline is stopped there."""
+        assert isinstance(request, EvaluateTrial)
+        outcome = self._evaluate(request)
+        end = self.now + outcome.seconds
+        if request.deadline is not None and end > request.deadline:
+            end, outcome = max(self.now, request.deadline), Outcome(STOPPED)
+        self._count += 1
+        heapq.heappush(self._running, (end, self._count, request, outcome))
+
+    def wait(self, timeout: float | None = None) -> list[tuple[Request, Outcome]]:
+        """Move the clock to the next finished request and return it."""
+        if not self._running:
+            return []
+        end, _, request, outcome = heapq.heappop(self._running)
+        self.now = max(self.now, end)
+        return [(request, outcome)]
+
+    def stop(self) -> None:
+        """Forget what is running."""
+        self._running.clear()
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings of a replayed search."""
+
+    strategy: str = "bohb"
+    seconds: float = 300.0
+    seed: int = 0
+    workers: int = 2
+    known: bool = True
+    """Whether it begins with the known recipes."""
+    nearest: bool = False
+    """Whether proposals are replaced by the nearest untried candidates of the table."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The end of a replayed search."""
+
+    spec: str
+    """Hash of the candidate that would be delivered."""
+    test_score: float
+    trials: int
+    curve: tuple[tuple[float, float], ...]
+    """Time and test score of each candidate that was the best so far."""
+
+
+def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Delivered:
+    """Run one search on a table.
+
+    Args:
+        table: Results on a set with cross-validation.
+        items: Candidates of the table, for one text or for pairs.
+        search: Its settings.
+    """
+    if table.info.folds == 1:
+        raise ValueError(f"Replayed searches need cross-validation; {table.info.name} has one validation split.")
+    candidates = TableCandidates(table, items)
+    executor = ReplayExecutor(search.workers, Replay(table), STARTUP_SECONDS)
+    budget = TimeBudget(search.seconds, started=0.0, clock=lambda: executor.now)
+    curve = _Curve(table, executor, search.workers)
+
+    memory = Path("/dev/shm")  # syncing a real disk for every trial would take most of the time
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
+        LedgerWriter(RunDirectory(Path(folder))) as ledger,
+    ):
+        study = Study(
+            ledger, candidates, executor, strategy=search.strategy, budget=budget, seed=search.seed,
+            known=search.known, solved=True, plan=make_plan(table, candidates), clock=lambda: executor.now,
+            callback=curve.follow,
+        )  # fmt: skip
+        restrict_to_table(study, candidates, search.strategy, search.nearest)
+        study.run()
+        trials = len(study.state.trials)
+    # If not even the solved head was in time, a search delivers it all the same.
+    best = curve.best or [(search.seconds, -math.inf, candidates.solved()[0].hash)]
+    points = tuple((at, table.test_score(spec)) for at, _, spec in best)
+    return Delivered(best[-1][2], points[-1][1], trials, points)
+
+
+class _Curve:
+    """Follows a search: the best candidate over time, and the time to reserve for training it on all rows."""
+
+    def __init__(self, table: SetTable, executor: ReplayExecutor, workers: int) -> None:
+        self._table, self._executor, self._workers = table, executor, workers
+        self.best: list[tuple[float, float, str]] = []
+        """Time, out-of-fold score and spec of each candidate that was the best so far."""
+
+    def follow(self, study: Study) -> Sequence[Request]:
+        """Look at the results so far; called by the study after every round."""
+        top = study.ladder.top
+        complete = {trial.hash: trial.results[top].score for trial in study.state.trials if top in trial.results}
+        scores = {spec: score for spec, score in complete.items() if score is not None}
+        if not scores:
+            return ()
+        spec = max(scores, key=scores.__getitem__)
+        if not self.best or scores[spec] > self.best[-1][1]:
+            self.best.append((self._executor.now, scores[spec], spec))
+        plain = study.state.plain
+        refitted = {spec} | ({plain.hash} if plain is not None else set())
+        study.budget.reserve(sum(refit_seconds(self._table, each) for each in refitted) / self._workers)
+        return ()
+
+
+def restrict_to_table(study: Study, candidates: TableCandidates, name: str, nearest: bool) -> None:
+    """Let a strategy propose only candidates of the table."""
+    strategy: Any = study.strategy
+    original = strategy.ask
+    if name in ("tpe", "bohb"):
+        strategy._sampler = lambda seed: sampler_of_pool(candidates, seed)
+
+    def ask(number: int, attempt: int = 0) -> Proposal | None:
+        candidates.tried = set(study.state.hashes)
+        proposal = original(number, attempt)
+        if proposal is None or not nearest:
+            return proposal
+        return replace(proposal, params=candidates.nearest(proposal.params))
+
+    strategy.ask = ask
+
+
+def sampler_of_pool(candidates: TableCandidates, seed: int) -> Any:
+    """Return a TPE sampler that compares the untried candidates of the table instead of sampled points."""
+    import optuna
+    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
+
+    from headhunt.study.optuna_strategies import to_optuna_value
+
+    pool = candidates.untried()
+
+    class PoolEstimator(_ParzenEstimator):
+        def sample(self, rng: Any, size: int) -> dict[str, np.ndarray]:
+            order = rng.permutation(len(pool))  # equal values are decided at random
+            return {
+                path: np.array([to_optuna_value(leaf, pool[place][path]) for place in order])
+                for path, leaf in candidates.leaves.items()
+            }
+
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
+    sampler._parzen_estimator_cls = PoolEstimator
+    return sampler
+
+
+def make_plan(table: SetTable, candidates: TableCandidates) -> Plan:
+    """Return the plan of a search on this set; its rate is that of the plain head in the table."""
+    info, plain = table.info, candidates.plain()
+    seconds = sum(table.seconds(plain.hash)) if plain.hash in table.entries else 0.0
+    examples = info.rows * (info.folds - 1) * plain.recipe.epochs
+    rows = dict.fromkeys(("compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"), info.rows)
+    return Plan(
+        rows=info.rows, test_rows=info.test_rows, epochs=plain.recipe.epochs, folds=info.folds,
+        plain_recipes=2 if candidates.plain(1).hash in table.entries else 1,
+        examples_per_second=examples / seconds if seconds else 0.0, **rows,
+    )  # fmt: skip
+
+
+def refit_seconds(table: SetTable, spec: str) -> float:
+    """Estimate the seconds of training on all rows from those of the folds."""
+    folds = table.info.folds
+    return sum(table.seconds(spec)) / (folds - 1)
+
+
+def summarize(scores: np.ndarray, seed: int = 0) -> dict[str, Any]:
+    """Return the mean of test scores and its 95 % bootstrap interval over seeds."""
+    draws = np.random.default_rng(seed).choice(scores, (SAMPLES, len(scores))).mean(1)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return {"score": round(float(scores.mean()), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def compare(table: Table, names: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the mean test score of every strategy on every set at every time limit."""
+    result: dict[str, Any] = {}
+    for name in names:
+        stored = table.sets[name]
+        items = table.specs(stored.info.pair)
+        best = max(stored.test_score(spec) for spec in stored.scored)
+        result[name] = {"best": round(best, 4), "candidates": len(stored.scored), "strategies": {}}
+        for strategy in args.strategies:
+            cells = {}
+            for seconds in args.seconds:
+                searches = [
+                    Search(strategy, seconds, seed, args.workers, not args.without_known, args.nearest)
+                    for seed in range(args.seeds)
+                ]
+                ends = [replay(stored, items, search) for search in searches]
+                trials = round(float(np.mean([end.trials for end in ends])), 1)
+                cells[f"{seconds:g}"] = {**summarize(np.array([end.test_score for end in ends])), "trials": trials}
+            result[name]["strategies"][strategy] = cells
+            print(
+                f"{name} {strategy}: " + ", ".join(f"{at} s {cell['score']}" for at, cell in cells.items()), flush=True
+            )
+    return result
+
+
+def parse_arguments() -> argparse.Namespace:
+    from measure import options
+
+    parser = options(__doc__, data=False, encoder=False)
+    parser.add_argument("--table", type=Path, default=Path(__file__).parent / "table", help="directory of the table")
+    parser.add_argument("--strategies", nargs="*", default=list(EXACT), help="strategies to run")
+    parser.add_argument("--seconds", nargs="*", type=float, default=list(HORIZONS), help="time limits")
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--workers", type=int, default=2, help="workers of a search")
+    parser.add_argument("--without-known", action="store_true", help="do not begin with known recipes")
+    parser.add_argument("--nearest", action="store_true", help="evaluate the nearest candidate of the table")
+    args = parser.parse_args()
+    if not args.nearest and (other := sorted(set(args.strategies) - set(EXACT))):
+        parser.error(
+            f"{', '.join(other)}: needs --nearest; only {', '.join(EXACT)} choose among candidates of the table."
+        )
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    from measure import finish
+
+    if args.quick:
+        args.seeds, args.seconds = 2, [60.0]
+    table = Table(args.table)
+    names = [name for name, stored in table.sets.items() if name in SETS and stored.info.folds > 1]
+    names = [name for name in names if SETS[name].specs is None and len(table.sets[name].scored) > 2]
+    finish(args, {"nearest": args.nearest, "seeds": args.seeds, "sets": compare(table, names, args)})
+
+
+if __name__ == "__main__":
+    main()

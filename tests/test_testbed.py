@@ -1,0 +1,249 @@
+"""The testbed: draws, candidates, the table and its files, collection, replayed searches and rankings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
+sys.path += [str(FOLDER), str(FOLDER.parent)]
+sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
+
+ROWS, TEST_ROWS = 90, 60
+
+
+def noisy_outputs(quality: float, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return probabilities of two classes that are right more often the higher the quality is."""
+    right = np.clip(quality + rng.normal(0, 0.2, len(targets)), 0.01, 0.99)
+    outputs = np.empty((len(targets), 2))
+    outputs[np.arange(len(targets)), targets] = right
+    outputs[np.arange(len(targets)), 1 - targets] = 1 - right
+    return outputs
+
+
+def made_up_set(items, name: str = "subj", pair: bool = False) -> table.SetTable:
+    """Return a set whose candidates get better from the first to the last."""
+    rng = np.random.default_rng(0)
+    info = table.SetInfo(
+        name, name, "single_label_classification", "accuracy", pair, ROWS, TEST_ROWS, 2, 3, "abc", specs.ENCODER
+    )
+    targets, test_targets = rng.integers(0, 2, ROWS), rng.integers(0, 2, TEST_ROWS)
+    folds = np.repeat(np.arange(3), ROWS // 3).astype(np.int8)
+    shared = {"rows": np.arange(ROWS), "folds": folds, "targets": targets, "test_targets": test_targets}
+    made = table.SetTable(info, {}, shared)
+    for place, item in enumerate(items):
+        quality = 0.5 + 0.3 * place / len(items)
+        outputs = noisy_outputs(quality, targets, rng)
+        rungs = []
+        for fraction in (1 / 9, 1 / 3, 2 / 3, 1.0):
+            kept = slice(0, max(ROWS // 3, round(fraction * ROWS)))
+            score = float((outputs[kept].argmax(1) == targets[kept]).mean())
+            rungs.append(table.Rung(fraction, "ok", score, 9.0, 3.0 + place % 3))
+        rungs = rungs[1:] if item.origin == "solved" else rungs
+        arrays = {
+            "out_of_fold": outputs,
+            "early": outputs[: ROWS // 3],
+            "test": np.stack([noisy_outputs(quality, test_targets, rng) for _ in range(3)]),
+        }
+        made = made.with_entry(table.Entry(item.hash, "ok", tuple(rungs), 500.0), arrays)
+    return made
+
+
+@pytest.fixture(scope="module")
+def items():
+    return specs.list_specs(False, 24)
+
+
+@pytest.fixture(scope="module")
+def made_up(items):
+    return made_up_set(items)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data directory with one set of two classes."""
+    rng = np.random.default_rng(0)
+    words = np.array(["sun", "moon", "star", "rain", "wind", "snow", "leaf", "tree", "bird", "fish", "stone", "river"])
+    for split, rows in (("train", 300), ("test", 80)):
+        labels = rng.choice(["subjective", "objective"], rows)
+        texts = [" ".join([label, *rng.choice(words, 6), str(row)]) for row, label in enumerate(labels)]
+        folder = tmp_path / "data" / "subj"
+        folder.mkdir(parents=True, exist_ok=True)
+        frame = pandas.DataFrame({"text": [f"{split} {text}" for text in texts], "text_b": None, "label": labels})
+        frame.to_parquet(folder / f"{split}.parquet")
+    return tmp_path / "data"
+
+
+def test_sets_are_kept_apart_from_the_scoreboard():
+    used = {chosen.folder for chosen in sets.SETS.values()}
+    assert not used & {*sets.SCOREBOARD, "cs224n_sts"}
+    assert sum(chosen.specs is None for chosen in sets.SETS.values()) == 6
+
+
+def test_draw_set_refuses_a_set_of_the_scoreboard(tmp_path):
+    with pytest.raises(ValueError, match="kept apart"):
+        sets.draw_set(sets.TuningSet("trec6"), tmp_path, tmp_path)
+
+
+def test_draw_set_is_deterministic_and_has_no_training_text_among_the_test_rows(data, tmp_path):
+    first, second = (sets.draw_set(sets.SETS["subj"], data, tmp_path / name, rows=50) for name in "ab")
+    assert first.fingerprint == second.fingerprint
+    train, test = pandas.read_parquet(first.train), pandas.read_parquet(first.test)
+    assert len(train) == 50 and not set(train.text) & set(test.text)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_list_specs_has_64_different_candidates_with_the_baselines_first(pair):
+    listed = specs.list_specs(pair)
+    assert len({item.hash for item in listed}) == 64
+    assert [item.origin for item in listed[:3]] == ["solved", "plain", "plain"]
+    assert [item.hash for item in specs.list_specs(pair, 80)][:64] == [item.hash for item in listed]
+
+
+def test_set_table_survives_saving_and_loading(made_up, items, tmp_path):
+    made_up.save(tmp_path)
+    loaded = table.load_set(tmp_path, "subj")
+    assert loaded.info == made_up.info and loaded.entries == made_up.entries
+    assert loaded.arrays.keys() == made_up.arrays.keys()
+    assert all(np.array_equal(loaded.arrays[key], made_up.arrays[key]) for key in loaded.arrays)
+    assert loaded.arrays[f"{items[0].hash}.test"].dtype == np.float16
+    assert loaded.score(items[5].hash) == pytest.approx(made_up.entries[items[5].hash].rungs[-1].score)
+    assert loaded.score(items[5].hash, 1) == pytest.approx(made_up.entries[items[5].hash].rungs[1].score)
+
+
+def test_load_set_refuses_an_entry_without_predictions(made_up, items, tmp_path):
+    arrays = {key: value for key, value in made_up.arrays.items() if key != f"{items[1].hash}.out_of_fold"}
+    replace(made_up, arrays=arrays).save(tmp_path)
+    with pytest.raises(ValueError, match=items[1].hash):
+        table.load_set(tmp_path, "subj")
+
+
+def test_seconds_are_processor_seconds_times_the_ratio_of_the_calibration(made_up, items, tmp_path):
+    made_up.save(tmp_path)
+    (tmp_path / table.CALIBRATION).write_text(json.dumps({"schema": 1, "ratios": {items[0].hash: 1.5}}))
+    loaded = table.Table(tmp_path).sets["subj"]
+    assert loaded.seconds(items[0].hash) == [pytest.approx(1.5 * 3.0)] * 3
+    assert loaded.seconds(items[1].hash)[0] == pytest.approx(1.5 * 4.0)  # the median of the ratios
+
+
+def test_mean_loss_of_classes_labels_and_numbers():
+    assert table.mean_loss("single_label_classification", np.array([[0.5, 0.5]]), np.array([1])) == pytest.approx(
+        np.log(2)
+    )
+    halves = np.full((1, 2), 0.5)
+    assert table.mean_loss("multi_label_classification", halves, np.array([[1, 0]])) == pytest.approx(np.log(2))
+    assert table.mean_loss("regression", np.array([[1.0], [3.0]]), np.array([1.0, 1.0])) == pytest.approx(2.0)
+
+
+def test_stored_candidates_stay_when_the_list_of_the_code_changes(tmp_path):
+    stored = {pair: specs.list_specs(pair, 5) for pair in (False, True)}
+    table.write_specs(tmp_path, stored)
+    opened = collect.open_specs(tmp_path, more=0, quick=False)
+    assert [item.hash for item in opened[False]] == [item.hash for item in stored[False]]
+    longer = collect.open_specs(tmp_path, more=3, quick=False)
+    assert len(longer[True]) == 8 and table.read_specs(tmp_path)[True] == longer[True]
+
+
+def test_jobs_leave_out_what_is_in_the_table_and_begin_with_the_first_candidates(made_up, items, tmp_path):
+    by_kind = {False: items, True: specs.list_specs(True, 24)}
+    partial = replace(made_up, entries={item.hash: made_up.entries[item.hash] for item in items[:2]})
+    partial.save(tmp_path)
+    jobs = list(collect.Collection(tmp_path, by_kind, list(sets.SETS)).jobs())
+    assert not {item.hash for item in items[:2]} & {job.item.hash for job in jobs if job.set_name == "subj"}
+    assert len({job.set_name for job in jobs[: len(sets.SETS) - 1]}) == len(sets.SETS) - 1
+    assert len(jobs) == 6 * 24 - 2 + 6 * 16
+
+
+def test_refits_are_those_of_the_best_candidates_without_one(made_up, items, tmp_path):
+    best = made_up.best(collect.REFITTED)
+    refitted = made_up.with_entry(made_up.entries[best[0]], {"refit": np.zeros((TEST_ROWS, 2))})
+    refitted.save(tmp_path)
+    jobs = list(collect.Collection(tmp_path, {False: items, True: []}, ["subj"]).refits())
+    assert [job.item.hash for job in jobs] == best[1:]
+
+
+def test_collection_refuses_other_rows(made_up, items, tmp_path):
+    made_up.save(tmp_path)
+    collection = collect.Collection(tmp_path, {False: items, True: []}, ["subj"])
+    other = replace(made_up.info, fingerprint="other")
+    with pytest.raises(ValueError, match="same data"):
+        collection.add(collect.Result(collect.Job("subj", items[0]), other, {}, None, {}, 1.0))
+
+
+def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cache, tmp_path):
+    settings = collect.Settings(data, encoders("bert"), tmp_path, rows=60, test_rows=30)
+    item = specs.list_specs(False, 4)[1].with_epochs(1.0)
+    result = collect.run_job(collect.Job("subj", item), settings)
+    assert result.entry is not None and result.entry.complete
+    assert [round(rung.fraction, 2) for rung in result.entry.rungs] == [0.11, 0.33, 0.67, 1.0]
+    assert result.arrays["out_of_fold"].shape == (60, 2) and result.arrays["test"].shape == (3, 30, 2)
+    made = table.SetTable(result.info, {}, result.shared).with_entry(result.entry, result.arrays)
+    assert made.score(item.hash) == pytest.approx(result.entry.rungs[-1].score, abs=0.02)
+    refit = collect.run_job(collect.Job("subj", item, "refit"), settings)
+    assert refit.arrays["refit"].shape == (30, 2)
+
+
+def test_replay_costs_only_what_a_trial_has_not_trained_yet(made_up, items):
+    evaluate = replay.Replay(made_up)
+    request = replay.EvaluateTrial(trial=1, spec=items[3].spec, seed=0, rung=0, fraction=1 / 3)
+    seconds = made_up.entries[items[3].hash].rungs[0].cpu_seconds
+    assert evaluate(request).seconds == pytest.approx(2 * seconds)
+    assert evaluate(replace(request, rung=1, fraction=1.0)).seconds == pytest.approx(2 * seconds)
+
+
+@pytest.mark.parametrize("strategy", replay.EXACT)
+def test_replayed_search_tries_candidates_of_the_table_only_and_repeats(made_up, items, strategy):
+    search = replay.Search(strategy, 2_000.0, seed=1)
+    first, second = (replay.replay(made_up, items, search) for _ in range(2))
+    assert first == second
+    assert first.trials == len(items) - 2  # all but the solved heads that the space cannot express
+    assert first.test_score == made_up.test_score(first.spec)
+
+
+def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, items):
+    short, long = (replay.replay(made_up, items, replay.Search("random", seconds)) for seconds in (30.0, 2_000.0))
+    assert short.trials < long.trials
+    assert made_up.score(long.spec) > made_up.score(short.spec)
+    assert long.spec == max(made_up.scored[:4] + made_up.scored[5:], key=made_up.score)
+
+
+def test_nearest_candidate_of_a_table_candidate_is_itself(made_up, items):
+    candidates = replay.TableCandidates(made_up, items)
+    assert candidates.nearest(candidates.pool[7]) == candidates.pool[7]
+    candidates.tried = {candidates.spec(candidates.pool[7]).hash}
+    assert candidates.nearest(candidates.pool[7]) != candidates.pool[7]
+
+
+def test_weighted_tau_equals_kendalls_tau():
+    from scipy.stats import kendalltau
+
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 5, 30).astype(float), rng.random(30)
+    own = rank.weighted_tau(rank.signs(first), rank.signs(second), np.ones(30))
+    assert own == pytest.approx(kendalltau(first, second).statistic)
+
+
+def test_rank_set_finds_the_perfect_and_the_reversed_criterion():
+    test = np.linspace(0.5, 0.9, 20)
+    rows = rank.rank_set({"perfect": test * 2, "reversed": -test, "constant": np.zeros(20)}, test, samples=50)
+    assert rows["perfect"]["tau"] == 1.0 and rows["perfect"]["regret"] == 0.0
+    assert rows["perfect"]["tau_interval"] == [1.0, 1.0]
+    assert rows["reversed"]["tau"] == -1.0 and rows["reversed"]["regret_of_all"] == pytest.approx(0.4)
+    assert rows["constant"]["tau"] == 0.0 and rows["constant"]["regret_of_all"] == pytest.approx(0.2)
+
+
+def test_rank_of_a_made_up_table_orders_the_criteria(made_up, items, tmp_path):
+    made_up.save(tmp_path)
+    result = rank.rank(table.Table(tmp_path), samples=50)
+    facts = result["sets"]["subj"]
+    assert facts["training_runs"] == 3 * len(items) and facts["scored"] == len(items)
+    tau = {name: row["tau"] for name, row in result["main"].items()}
+    assert tau["score"] > 0.7 and tau["score"] >= tau["score_one_fold"] - 0.05
+    assert "| out-of-fold score |" in rank.markdown(result)
