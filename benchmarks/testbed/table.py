@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from specs import TableSpec
 
-from headhunt.evaluation import apply_thresholds, fit_thresholds, measure
+from headhunt.evaluation import apply_thresholds, decision_scores, fit_thresholds, measure
 from headhunt.storage import atomic_file, write_json
 
 SCHEMA = 1
@@ -110,7 +110,8 @@ class SetTable:
     def score(self, spec: str, folds: int | None = None) -> float:
         """Return the out-of-fold score of a candidate, of the first folds only if given."""
         outputs, targets = self.outputs(spec, folds)
-        return self._measure(outputs, targets, *self.outputs(spec))
+        problem_type, metric = self.info.problem_type, self.info.metric
+        return measure(problem_type, metric, decision_scores(problem_type, metric, outputs, targets), targets)
 
     def log_loss(self, spec: str, folds: int | None = None) -> float:
         """Return the out-of-fold log loss of a candidate; for numbers the mean squared error."""
@@ -128,7 +129,10 @@ class SetTable:
 
     def score_test_outputs(self, outputs: np.ndarray, validation: np.ndarray, targets: np.ndarray) -> float:
         """Return the test score of any predictions; the others fit the thresholds of several labels."""
-        return self._measure(outputs, self.arrays["test_targets"], validation, targets)
+        problem_type, metric = self.info.problem_type, self.info.metric
+        if problem_type == "multi_label_classification":
+            outputs = apply_thresholds(outputs, fit_thresholds(validation, targets, metric))
+        return measure(problem_type, metric, outputs, self.arrays["test_targets"])
 
     def seconds(self, spec: str) -> list[float]:
         """Return the seconds of each rung of a candidate on a quiet machine."""
@@ -160,12 +164,6 @@ class SetTable:
             np.savez_compressed(file, **self.arrays)  # type: ignore[arg-type]
         entries = [asdict(entry) for entry in self.entries.values()]
         write_json(folder / f"{self.info.name}.json", {"schema": SCHEMA, **asdict(self.info), "entries": entries})
-
-    def _measure(self, outputs: np.ndarray, targets: np.ndarray, validation: np.ndarray, truth: np.ndarray) -> float:
-        problem_type, metric = self.info.problem_type, self.info.metric
-        if problem_type == "multi_label_classification":
-            outputs = apply_thresholds(outputs, fit_thresholds(validation, truth, metric))
-        return measure(problem_type, metric, outputs, targets)
 
 
 class Table:
