@@ -186,6 +186,8 @@ def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cach
     assert result.arrays["out_of_fold"].shape == (60, 2) and result.arrays["test"].shape == (3, 30, 2)
     made = table.SetTable(result.info, {}, result.shared).with_entry(result.entry, result.arrays)
     assert made.score(item.hash) == pytest.approx(result.entry.rungs[-1].score, abs=0.02)
+    quiet = collect.run_job(collect.Job("subj", item, "calibrate"), settings)
+    assert quiet.entry is not None and quiet.entry.rungs[0].score == result.entry.rungs[0].score
     refit = collect.run_job(collect.Job("subj", item, "refit"), settings)
     assert refit.arrays["refit"].shape == (30, 2)
 
@@ -212,6 +214,12 @@ def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, ite
     assert short.trials < long.trials
     assert made_up.score(long.spec) > made_up.score(short.spec)
     assert long.spec == max(made_up.scored[:4] + made_up.scored[5:], key=made_up.score)
+
+
+def test_replay_needs_the_plain_head(made_up, items):
+    entries = {spec: entry for spec, entry in made_up.entries.items() if spec != items[1].hash}
+    with pytest.raises(ValueError, match="plain head of subj"):
+        replay.replay(replace(made_up, entries=entries), items, replay.Search())
 
 
 def test_nearest_candidate_of_a_table_candidate_is_itself(made_up, items):

@@ -7,8 +7,8 @@ Results that are in the table are not computed again, so that the command can be
     python benchmarks/testbed/collect.py --data DIR --out benchmarks/testbed/table
     python benchmarks/testbed/collect.py --data DIR --out benchmarks/testbed/table --calibrate
 
-The second command needs an otherwise idle machine. It trains one fold of every candidate again and compares wall-clock
-time with the processor time of the table. Costs of the table are processor seconds times that ratio.
+The second command needs an otherwise idle machine. It repeats the first rung of every candidate on two sets, and
+compares wall-clock time with the processor time of the table. Costs are processor seconds times that ratio.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sets import SETS, DrawnSet, TuningSet, draw_set
 from specs import COUNT, ENCODER, TableSpec, list_specs, with_encoder
 from table import CALIBRATION, SPECS, Entry, Rung, SetInfo, SetTable, Table, load_set, read_specs, write_specs
 
-from headhunt.storage import hold_lock, write_json
+from headhunt.storage import hold_lock, remove, write_json
 
 NINTH = 1 / 9
 REFITTED = 10
 FIRST_SPECS = 5  # these are trained on every set before any other
 EXTRA_DELAY = 24  # main sets get this many more candidates before the others go on
-CALIBRATED_SET = "subj"
+CALIBRATED_SETS = ("subj", "rte")
 SEED = 0
 
 
@@ -49,7 +49,7 @@ class Job:
     set_name: str
     item: TableSpec
     kind: str = "evaluate"
-    """`evaluate`, `refit` (train on all rows) or `calibrate` (time one fold)."""
+    """`evaluate`, `refit` (train on all rows) or `calibrate` (time the first rung)."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,16 @@ def _refit(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry | None
 
 
 def _calibrate(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry, dict[str, np.ndarray]]:
-    """Time the first fold of a candidate."""
+    """Time the first rung of a candidate, with the same work as in the collection."""
     from headhunt.study.requests import EvaluateTrial
 
     warm_up(runner, spec)
-    rung = _time(runner, EvaluateTrial(trial=1, spec=spec, seed=SEED, rung=0, fraction=1 / len(runner.folds)))
+    fraction, rows = _rung_fractions(runner, spec.recipe.solver == "ridge")[0]
+    request = EvaluateTrial(
+        trial=1, spec=spec, seed=SEED, rung=0, fraction=fraction, rows=rows, predictions=folder / "predictions.npz",
+        checkpoint=folder / "checkpoints" / "0",
+    )  # fmt: skip
+    rung = _time(runner, request)
     return Entry(key, rung.outcome, (rung,), 0.0), {}
 
 
@@ -331,21 +336,18 @@ def _send_result(sender: Any, job: Job, settings: Settings) -> None:
 
 
 def calibrate(args: argparse.Namespace, settings: Settings) -> None:
-    """Time one fold of every candidate of the table and write the ratios of quiet to processor seconds."""
+    """Time the first rung of candidates of the table and write the ratios of quiet to processor seconds."""
     table = Table(args.out)
-    ratios: dict[str, float] = {}
-    names = [CALIBRATED_SET, "rte"] if CALIBRATED_SET in table.sets else list(table.sets)[:1]
-    for name in (name for name in names if name in table.sets):
+    ratios = table.quiet_ratios()
+    for name in (name for name in CALIBRATED_SETS if name in table.sets and name in args.sets):
         stored = table.sets[name]
         items = {item.hash: item for item in table.specs(stored.info.pair)}
-        jobs = iter([Job(name, items[spec], "calibrate") for spec in stored.scored])
-        for result in run_all(jobs, settings, 1):
+        missing = [spec for spec in stored.scored if spec in items and spec not in ratios]
+        for result in run_all(iter([Job(name, items[spec], "calibrate") for spec in missing]), settings, 1):
             if result.entry is not None and result.entry.complete:
-                spec = result.entry.spec
-                rungs = stored.entries[spec].rungs
-                cpu = sum(rung.cpu_seconds for rung in rungs if rung.fraction <= 1 / stored.info.folds + 1e-9)
-                ratios[spec] = round(result.entry.rungs[0].seconds / cpu, 4)
-                print(f"{name} {spec}: {result.entry.rungs[0].seconds:.1f} s, ratio {ratios[spec]:.2f}", flush=True)
+                spec, seconds = result.entry.spec, result.entry.rungs[0].seconds
+                ratios[spec] = round(seconds / max(stored.entries[spec].rungs[0].cpu_seconds, 0.01), 4)
+                print(f"{name} {spec}: {seconds:.1f} s, ratio {ratios[spec]:.2f}", flush=True)
                 write_json(args.out / CALIBRATION, {"schema": 1, "ratios": ratios})
 
 
@@ -392,6 +394,8 @@ def main() -> None:
     rows, test_rows = (60, 30) if args.quick else (None, 0)
     settings = Settings(args.data, encoder_folder(args.encoder), scratch, rows, test_rows)
     with hold_lock(scratch / "collect.lock"):
+        for leftover in scratch.glob("tmp*"):  # of processes that were killed
+            remove(leftover)
         if args.calibrate:
             calibrate(args, settings)
             return

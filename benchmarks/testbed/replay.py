@@ -47,6 +47,7 @@ EXACT = ("random", "tpe", "bohb")
 """Strategies that choose among the candidates of the table alone."""
 STARTUP_SECONDS = 5.0  # until the workers run
 SAMPLES = 2_000
+LEAST_CANDIDATES = 6
 
 
 class TableCandidates(Candidates):
@@ -229,6 +230,9 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
     if table.info.folds == 1:
         raise ValueError(f"Replayed searches need cross-validation; {table.info.name} has one validation split.")
     candidates = TableCandidates(table, items)
+    baselines = [candidates.solved()[0].hash, candidates.plain().hash]
+    if not set(baselines) <= set(table.scored):
+        raise ValueError(f"Replayed searches need the solved and the plain head of {table.info.name} in the table.")
     executor = ReplayExecutor(search.workers, Replay(table), STARTUP_SECONDS)
     budget = TimeBudget(search.seconds, started=0.0, clock=lambda: executor.now)
     curve = _Curve(table, executor, search.workers)
@@ -393,7 +397,7 @@ def main() -> None:
         args.seeds, args.seconds = 2, [60.0]
     table = Table(args.table)
     names = [name for name, stored in table.sets.items() if name in SETS and stored.info.folds > 1]
-    names = [name for name in names if SETS[name].specs is None and len(table.sets[name].scored) > 2]
+    names = [name for name in names if SETS[name].specs is None and len(table.sets[name].scored) >= LEAST_CANDIDATES]
     finish(args, {"nearest": args.nearest, "seeds": args.seeds, "sets": compare(table, names, args)})
 
 
