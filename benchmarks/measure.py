@@ -76,8 +76,13 @@ def provenance() -> dict[str, Any]:
     """Return the command of this script, with placeholders for paths, the date and versions."""
     from headhunt.engine.api import versions
 
-    command = [f"python benchmarks/{Path(sys.argv[0]).name}"]
-    skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old")  # paths are specific to one machine
+    script = Path(sys.argv[0]).resolve()
+    inside = (
+        script.relative_to(RESULTS.parent.resolve()) if script.is_relative_to(RESULTS.parent.resolve()) else script.name
+    )
+    command = [f"python benchmarks/{inside}"]
+    # Paths are specific to one machine.
+    skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old", "--table", "--scratch")
     words = iter(sys.argv[1:])
     for word in words:
         if word in skip:
