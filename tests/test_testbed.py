@@ -216,9 +216,10 @@ def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, ite
     assert long.spec == max(made_up.scored[:4] + made_up.scored[5:], key=made_up.score)
 
 
-def test_replay_needs_the_plain_head(made_up, items):
-    entries = {spec: entry for spec, entry in made_up.entries.items() if spec != items[1].hash}
-    with pytest.raises(ValueError, match="plain head of subj"):
+@pytest.mark.parametrize("kept", [slice(2, None), slice(0, 3)], ids=["no plain head", "nothing to propose"])
+def test_replay_refuses_a_table_that_is_too_small(made_up, items, kept):
+    entries = {item.hash: made_up.entries[item.hash] for item in items[kept]}
+    with pytest.raises(ValueError, match="others of subj"):
         replay.replay(replace(made_up, entries=entries), items, replay.Search())
 
 

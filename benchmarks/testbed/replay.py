@@ -231,8 +231,10 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
         raise ValueError(f"Replayed searches need cross-validation; {table.info.name} has one validation split.")
     candidates = TableCandidates(table, items)
     baselines = [candidates.solved()[0].hash, candidates.plain().hash]
-    if not set(baselines) <= set(table.scored):
-        raise ValueError(f"Replayed searches need the solved and the plain head of {table.info.name} in the table.")
+    if not set(baselines) <= set(table.scored) or not candidates.pool:
+        raise ValueError(
+            f"A replayed search needs the solved head, the plain head and others of {table.info.name} in the table."
+        )
     executor = ReplayExecutor(search.workers, Replay(table), STARTUP_SECONDS)
     budget = TimeBudget(search.seconds, started=0.0, clock=lambda: executor.now)
     curve = _Curve(table, executor, search.workers)
