@@ -150,7 +150,7 @@ def _evaluate(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry, di
     rungs: list[Rung] = []
     arrays: dict[str, np.ndarray] = {}
     predictions, earlier = folder / "predictions.npz", None
-    for number, (fraction, rows) in enumerate(_rung_fractions(runner, spec.recipe.solver == "ridge")):
+    for number, (fraction, rows) in enumerate(_rung_fractions(runner, spec.recipe.is_solved)):
         checkpoint = folder / "checkpoints" / str(number)
         request = EvaluateTrial(
             trial=1, spec=spec, seed=SEED, rung=number, fraction=fraction, rows=rows, predictions=predictions,
@@ -217,7 +217,7 @@ def _calibrate(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry, d
     from headhunt.study.requests import EvaluateTrial
 
     warm_up(runner, spec)
-    fraction, rows = _rung_fractions(runner, spec.recipe.solver == "ridge")[0]
+    fraction, rows = _rung_fractions(runner, spec.recipe.is_solved)[0]
     request = EvaluateTrial(
         trial=1, spec=spec, seed=SEED, rung=0, fraction=fraction, rows=rows, predictions=folder / "predictions.npz",
         checkpoint=folder / "checkpoints" / "0",
@@ -231,7 +231,7 @@ def warm_up(runner: Any, spec: Any) -> None:
     from headhunt.engine.trial_runner import FromCachedActivations
     from headhunt.study.requests import Request
 
-    if spec.recipe.solver == "ridge":
+    if spec.recipe.is_solved:
         return
     with FromCachedActivations(runner, runner.open(spec, np.arange(2), Request(trial=0, spec=spec, seed=SEED)), spec):
         pass
@@ -273,6 +273,8 @@ class Collection:
             chosen = SETS[name]
             done = self.sets[name].entries if name in self.sets else {}
             for place, item in enumerate(self.specs[chosen.pair][: chosen.specs]):
+                if not item.suits(chosen.problem_type):
+                    continue
                 delay = EXTRA_DELAY if chosen.specs is not None and place >= FIRST_SPECS else 0
                 if item.hash not in done:
                     ranked.append((place + delay, Job(name, item)))

@@ -64,6 +64,7 @@ class TableCandidates(Candidates):
     def __init__(self, table: SetTable, items: Sequence[TableSpec]) -> None:
         info = table.info
         facts: dict[str, Any] = {"pair": info.pair, "problem_type": info.problem_type, "rows": info.rows}
+        facts["classes"] = info.outputs
         super().__init__(Space.load("default"), encoder=ENCODER, **facts)
         complete = Candidates(self.space, encoder=ENCODER, **facts)
         self._known = [spec.hash for spec, _ in complete.known_recipes()]

@@ -21,7 +21,7 @@ from draws import CLASSES, LABELS, REGRESSION, sample
 SCOREBOARD = ("mr", "sst2", "sst5", "cs224n_sst5", "ag_news", "stsb", "trec6", "mrpc", "cola", "banking77")
 """Data sets that must never be in the testbed; cs224n_sts is a part of stsb."""
 MAX_TEST_ROWS = 1_000
-FEW_SPECS = 16
+FEW_SPECS = 17  # logistic regression, which is one of them, is only for classes
 INTENTS = 30
 SENTIMENT = {"negative": -1.0, "neutral": 0.0, "positive": 1.0}
 ENTAILMENT = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}

@@ -13,7 +13,8 @@ from headhunt.spec import Recipe, Space, Spec, solved
 from headhunt.study.candidates import OPTIONAL_PROBABILITY, SWITCH, Candidates, Params, value_at
 
 ENCODER = "all-MiniLM-L6-v2"
-COUNT = 64
+COUNT = 65
+MANY = 1_000  # classes, so that a head is solved by logistic regression
 SEED = 14
 
 
@@ -29,6 +30,10 @@ class TableSpec:
     def hash(self) -> str:
         """Hash of the spec, which is its key in the table."""
         return self.spec.hash
+
+    def suits(self, problem_type: str) -> bool:
+        """Return whether the candidate can be trained; logistic regression takes one class per row."""
+        return self.spec.recipe.solver != "logistic" or problem_type == "single_label_classification"
 
     def with_epochs(self, epochs: float) -> TableSpec:
         """Return the candidate with another number of epochs."""
@@ -57,6 +62,7 @@ def list_specs(pair: bool, count: int = COUNT) -> list[TableSpec]:
     candidates = make_candidates(pair)
     specs = [TableSpec(solved(ENCODER, pair=pair), "solved")]
     specs += [TableSpec(candidates.plain(recipe), "plain") for recipe in (0, 1)]
+    specs.append(TableSpec(solved(ENCODER, pair=pair, classes=MANY), "solved"))
     specs += [TableSpec(spec, "known") for spec, _ in candidates.known_recipes()]
     specs += [TableSpec(spec, "solved") for spec in _other_solved_heads(pair)]
     specs = list({item.hash: item for item in specs}.values())
