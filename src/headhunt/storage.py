@@ -7,8 +7,10 @@ is renamed into place. Directories are written the same way.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -26,6 +28,7 @@ CACHE_VARIABLE = "HEADHUNT_CACHE"
 PARTIAL = ".partial"  # the suffix of every temporary file and directory
 MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
 MAX_CACHE_DAYS = 60  # since the last use
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS)
 
 LockTimeout = filelock.Timeout
 """Raised by `hold_lock` if another process holds the lock."""
@@ -243,6 +246,22 @@ def copy_directory(source: Path, target: Path) -> None:
     """Copy a directory atomically, with hard links to its files where the file system has them."""
     with atomic_directory(target) as partial:
         shutil.copytree(source, partial, copy_function=link_or_copy, dirs_exist_ok=True)
+
+
+def disk_failed(error: BaseException) -> bool:
+    """Return True if an error means that a disk is full or failing, whatever was written to it.
+
+    Some libraries report it without a number: safetensors in its message, NumPy as a number of items that is too small.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in DISK_ERRORS
+    causes = (error.__cause__, None if error.__suppress_context__ else error.__context__)
+    message = str(error)
+    return (
+        any(os.strerror(code) in message or f"os error {code})" in message for code in DISK_ERRORS)
+        or (isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", message) is not None)
+        or any(disk_failed(cause) for cause in causes if cause is not None)
+    )
 
 
 def find_obstacle(path: Path) -> str | None:

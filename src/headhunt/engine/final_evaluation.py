@@ -13,6 +13,7 @@ import numpy as np
 from headhunt.data import Split
 from headhunt.evaluation import decision_scores, fit_thresholds, measure
 from headhunt.run.directory import RunDirectory, read_predictions
+from headhunt.run.events import DISK
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome, State, Trial
 from headhunt.run.task import TaskInfo, open_task, tested_rows
@@ -130,19 +131,28 @@ class FinalEvaluation:
         """Send requests to the workers and wait for them, until the deadline at most.
 
         A request that was lost with its worker or ran out of memory runs once more; after memory, with half the
-        micro-batch.
+        micro-batch. While the disk fails, requests are repeated.
         """
         done: list[tuple[Request, Outcome]] = []
+        repeated: list[Request] = []
         for request in requests:
             self.executor.submit(replace(request, deadline=deadline))
         while len(done) < len(requests) and (deadline is None or self.budget.now() < deadline + 1.0):
             timeout = 1.0 if deadline is None else min(1.0, max(0.05, deadline + 1.0 - self.budget.now()))
             for request, outcome in self.executor.wait(timeout):
-                if outcome.outcome in ("lost", "memory") and not request.attempt:
+                if outcome.outcome == DISK:
+                    self.study.pause.disk_failed(request.name, str(outcome.extra.get("message")))
+                    repeated.append(request)
+                elif outcome.outcome in ("lost", "memory") and not request.attempt:
                     steps = request.gradient_accumulation_steps * (2 if outcome.outcome == "memory" else 1)
                     self.executor.submit(replace(request, attempt=1, gradient_accumulation_steps=steps))
                 else:
+                    self.study.pause.succeeded(request.name)
                     done.append((request, outcome))
+            if repeated:
+                self.study.pause.sleep(timeout)
+            while repeated and not self.study.pause.active:
+                self.executor.submit(repeated.pop())
             self.show_stage("")
         if len(done) < len(requests):
             self.executor.stop()

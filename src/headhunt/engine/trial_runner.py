@@ -32,6 +32,7 @@ from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, standard_error
 from headhunt.predictor import Predictor
+from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
@@ -102,7 +103,7 @@ class TrialRunner(WorkerData):
         deadline = request.deadline or math.inf
 
         def should_stop() -> bool:
-            return time.time() >= deadline or stop()
+            return steady_time() >= deadline or stop()
 
         try:
             outcome = self._jobs[type(request)](request, should_stop)
@@ -225,7 +226,7 @@ class TrialRunner(WorkerData):
         """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
         texts, texts_b = self.texts()
         outputs_count = max(1, len(self.task.labels))
-        left = math.inf if request.deadline is None else request.deadline - time.time()
+        left = math.inf if request.deadline is None else request.deadline - steady_time()
         seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(self.folds) + 1))
 
         def fit(rows: np.ndarray) -> TfidfModel:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
+from headhunt.run.clock import steady_time
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import Event, RunResumed, RunStarted, decode, encode
 from headhunt.run.schema import RunError
@@ -73,7 +73,7 @@ class LedgerWriter:
         RunError: If the ledger is damaged or another process writes.
     """
 
-    def __init__(self, directory: RunDirectory, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: RunDirectory, *, now: Callable[[], float] = steady_time) -> None:
         self.directory = directory
         self._now = now
         self._staged: list[bytes] = []
