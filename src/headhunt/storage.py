@@ -239,7 +239,13 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        shutil.copy(source, target)  # with its permissions
+        partial = _partial(Path(target))
+        try:
+            shutil.copy(source, partial)  # with its permissions
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def copy_directory(source: Path, target: Path) -> None:
@@ -285,9 +291,14 @@ def directory_size(path: Path) -> int:
     return total
 
 
-def sweep_partial(path: Path) -> None:
-    """Remove temporary files and directories that killed processes left in a directory."""
-    for entry in path.glob(f".*{PARTIAL}"):
+def sweep_partial(path: Path, *, deep: bool = False) -> None:
+    """Remove temporary files and directories that killed processes left in a directory.
+
+    Args:
+        path: The directory.
+        deep: Search the directories below it, too.
+    """
+    for entry in list((path.rglob if deep else path.glob)(f".*{PARTIAL}")):
         remove(entry)
 
 

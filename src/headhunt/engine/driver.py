@@ -20,7 +20,7 @@ from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
-from headhunt.run.directory import RunDirectory
+from headhunt.run.directory import Key, RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
@@ -31,7 +31,13 @@ from headhunt.spec import NAMED, Space
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import EvaluateTfidf, FitAllRows, PredictTestRows, Request, SaveFirstFold
+from headhunt.study.requests import (
+    EvaluateTfidf,
+    FitAllRows,
+    PredictTestRows,
+    Request,
+    SaveFirstFold,
+)
 from headhunt.study.study import Study
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ class SearchDriver:
         self._local_first: InlineExecutor | None = None  # that one, while workers start
         self._threads: int | None = None  # of torch in this process, before they were limited
         self._reference_requested = False
+        self._damaged: list[Key] = []  # trial and rung of predictions that could not be read
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
@@ -128,6 +135,7 @@ class SearchDriver:
         """
         starter = ThreadPoolExecutor(1)
         with terminated_like_interrupted(), LedgerWriter(self.directory) as ledger:
+            self._damaged = self.directory.remove_damaged_predictions()
             self._ended_before = ledger.state.ended
             executor: Executor | None = None
             starting: Future[Executor] | None = None
@@ -160,6 +168,7 @@ class SearchDriver:
                 starter.shutdown(wait=False, cancel_futures=True)
                 if executor is not None:
                     executor.close()
+                    self.directory.sweep()  # of workers that were killed
                 elif starting is not None:
                     starting.add_done_callback(_close)  # it may still be starting
                 if self.view:
@@ -335,6 +344,8 @@ class SearchDriver:
         self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         requests += self._request_reference(study)
+        requests += final.repeat_predictions(self._damaged)
+        self._damaged = []
         if self.view:
             self.view.update(state, self.budget.deadline, study.pause.problem or self._stage)
         return requests

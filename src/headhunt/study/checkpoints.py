@@ -50,8 +50,8 @@ class Checkpoints:
         """Record the files that a trial left at a rung."""
         if size := directory_size(self._directory.checkpoint(trial, rung)):
             self._checkpoints[trial, rung] = size
-        if (predictions := self._directory.predictions(trial, rung)).exists():
-            self._predictions[trial, rung] = predictions.stat().st_size
+        if size := directory_size(self._directory.predictions(trial, rung)):
+            self._predictions[trial, rung] = size
 
     def remove_unused(self, finished: Sequence[EvaluateTrial], state: State, keep: Sequence[Key]) -> None:
         """Remove files that results have made useless, then the least promising until the rest fits the budget.

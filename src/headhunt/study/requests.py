@@ -63,6 +63,17 @@ class EvaluateTrial(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepeatPredictions(Request):
+    """Make the predictions of a settled trial again, because the file cannot be read."""
+
+    rung: int
+    fraction: float
+    predictions: Path
+    checkpoint: Path | None = None
+    """Directory of the trial's state, if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitAllRows(Request):
     """Train a candidate on all rows and save the model."""
 
