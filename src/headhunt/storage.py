@@ -125,6 +125,15 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, if missing, and make their names durable."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 @contextmanager
 def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a temporary file that replaces `path` when the block ends without an error.
@@ -140,7 +149,7 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 @contextmanager
 def atomic_path(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield the name of a temporary file, for libraries that open files themselves; see `atomic_file`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     partial = _partial(path)
     partial.open("xb").close()  # fails if anything, a link too, has this name
     try:
@@ -174,7 +183,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield an empty temporary directory that replaces `path` when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     partial = _partial(path)
     partial.mkdir()
     try:

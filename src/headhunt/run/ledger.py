@@ -19,7 +19,7 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.events import Event, RunResumed, RunStarted, decode, encode
 from headhunt.run.schema import RunError
 from headhunt.run.state import State
-from headhunt.storage import LockTimeout, hold_lock, sync_directory, write_json
+from headhunt.storage import LockTimeout, hold_lock, make_directory, sync_directory, write_json
 
 IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
 
@@ -78,7 +78,7 @@ class LedgerWriter:
         self._now = now
         self._staged: list[bytes] = []
         self._file: FileIO | None = None
-        directory.path.mkdir(parents=True, exist_ok=True)
+        make_directory(directory.path)
         try:
             self._lock = hold_lock(directory.lock)
         except LockTimeout:
