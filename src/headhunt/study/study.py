@@ -123,6 +123,7 @@ class Study:
         }
         ledger.begin(RunStarted(candidates.space.to_dict(), task, settings, seed, dict(versions or {})))
         self.checkpoints = Checkpoints(ledger.directory, disk)
+        self.checkpoints.remove_failed(ledger.state)
         self._callback = callback
         self.pause = Pause(ledger.directory.path, notify)
         self._extra: deque[Request] = deque()  # requests of the callback
