@@ -180,7 +180,8 @@ def disturb_workers(folder: Path, kills: int, stops: int, rng: random.Random) ->
             continue
         pid, trial = rng.choice(sorted(inside.items()))
         try:
-            if len(stopped) < stops and sum(killed.values()) * stops >= len(stopped) * max(1, kills):
+            ready = len(read_results(run)) > 2 * WORKERS  # there is no timeout before the first results
+            if ready and len(stopped) < stops and sum(killed.values()) * stops >= len(stopped) * max(1, kills):
                 continued += stop_past_timeout(pid, run, process, trial)
                 stopped.append(trial)
             else:
@@ -233,6 +234,7 @@ def check(run: Path, trials: int, failed: set[int] = frozenset()) -> dict[str, A
         "results": len(state.settled),
         "repeated": count_repeats(read_results(run)),
         "different": len(differ),
+        "given_up": len(gave_up & failed),
         "settled_wrongly": len(gave_up - failed),
         "unreadable": unreadable,
         "stray_files": len(strays),
