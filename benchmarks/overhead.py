@@ -28,12 +28,13 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.task import save_task
 from headhunt.spec import Space, plain
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 SMALL = Space.from_dict(
     {

@@ -28,9 +28,10 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 FULL_SECONDS = 90.0  # virtual seconds of full training, on average
 

@@ -28,12 +28,13 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 TARGET = 0.99 * OPTIMUM
 # Variants of bohb: only its rungs, and without its random proposals.

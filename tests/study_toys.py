@@ -11,16 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+from headhunt.run import clock
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.state import Outcome
 from headhunt.spec import Choice, Int, Log, Maybe, Space, Spec
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor, evaluate_safely
 from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 TINY = Space(
     "tiny",
@@ -142,3 +144,18 @@ class ToyRunner:
         if action == "raise":
             raise ValueError("as requested")
         return Outcome("ok", score=float(request.trial))
+
+
+class SkewedRunner:
+    """A runner on a machine with another time; it works until the deadline, as a long training run does."""
+
+    def __init__(self, skew: float) -> None:
+        real = time.time
+        time.time = lambda: real() + skew  # in its own process
+        clock._OFFSET += skew
+
+    def run(self, request: EvaluateTrial, stop: Callable[[], bool]) -> Outcome:
+        began = time.monotonic()
+        while clock.steady_time() < request.deadline and time.monotonic() - began < 20:
+            time.sleep(0.02)
+        return Outcome(STOPPED, extra={"worked": time.monotonic() - began})

@@ -7,8 +7,10 @@ is renamed into place. Directories are written the same way.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -26,6 +28,7 @@ CACHE_VARIABLE = "HEADHUNT_CACHE"
 PARTIAL = ".partial"  # the suffix of every temporary file and directory
 MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
 MAX_CACHE_DAYS = 60  # since the last use
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS)
 
 LockTimeout = filelock.Timeout
 """Raised by `hold_lock` if another process holds the lock."""
@@ -122,6 +125,15 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, if missing, and make their names durable."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 @contextmanager
 def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a temporary file that replaces `path` when the block ends without an error.
@@ -137,7 +149,7 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 @contextmanager
 def atomic_path(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield the name of a temporary file, for libraries that open files themselves; see `atomic_file`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     partial = _partial(path)
     partial.open("xb").close()  # fails if anything, a link too, has this name
     try:
@@ -171,7 +183,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield an empty temporary directory that replaces `path` when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     partial = _partial(path)
     partial.mkdir()
     try:
@@ -236,13 +248,35 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        shutil.copy(source, target)  # with its permissions
+        partial = _partial(Path(target))
+        try:
+            shutil.copy(source, partial)  # with its permissions
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def copy_directory(source: Path, target: Path) -> None:
     """Copy a directory atomically, with hard links to its files where the file system has them."""
     with atomic_directory(target) as partial:
         shutil.copytree(source, partial, copy_function=link_or_copy, dirs_exist_ok=True)
+
+
+def disk_failed(error: BaseException) -> bool:
+    """Return True if an error means that a disk is full or failing, whatever was written to it.
+
+    Some libraries report it without a number: safetensors in its message, NumPy as a number of items that is too small.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in DISK_ERRORS
+    causes = (error.__cause__, None if error.__suppress_context__ else error.__context__)
+    message = str(error)
+    return (
+        any(os.strerror(code) in message or f"os error {code})" in message for code in DISK_ERRORS)
+        or (isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", message) is not None)
+        or any(disk_failed(cause) for cause in causes if cause is not None)
+    )
 
 
 def find_obstacle(path: Path) -> str | None:
@@ -266,9 +300,14 @@ def directory_size(path: Path) -> int:
     return total
 
 
-def sweep_partial(path: Path) -> None:
-    """Remove temporary files and directories that killed processes left in a directory."""
-    for entry in path.glob(f".*{PARTIAL}"):
+def sweep_partial(path: Path, *, deep: bool = False) -> None:
+    """Remove temporary files and directories that killed processes left in a directory.
+
+    Args:
+        path: The directory.
+        deep: Search the directories below it, too.
+    """
+    for entry in list((path.rglob if deep else path.glob)(f".*{PARTIAL}")):
         remove(entry)
 
 

@@ -17,6 +17,7 @@ from headhunt.engine.driver import Resources, SearchDriver
 from headhunt.engine.final_evaluation import best_with_training_run
 from headhunt.engine.trial_runner import TrialRunner
 from headhunt.errors import HeadhuntError
+from headhunt.run.clock import steady_time
 from headhunt.run.events import STOPPED, ModelSaved
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.schema import RunError
@@ -267,7 +268,7 @@ def test_search_without_time_for_any_training_gives_a_tested_solved_head(tmp_pat
     def run_solved_only(self, request, stop=lambda: False):
         if not isinstance(request, EvaluateTrial | FitAllRows) or request.spec.recipe.solver == "ridge":
             return run_request(self, request, stop)
-        time.sleep(max(0.0, (request.deadline or 0.0) - time.time()))
+        time.sleep(max(0.0, (request.deadline or 0.0) - steady_time()))
         return Outcome(STOPPED)
 
     monkeypatch.setattr(TrialRunner, "run", run_solved_only)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from headhunt.engine.trial_runner import LEAST_FINISHED, TrialRunner
 from headhunt.engine.worker_data import RunnerSettings
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
+from headhunt.run.clock import steady_time
 from headhunt.run.events import STOPPED
 from headhunt.run.task import FOLDS, save_task
 from headhunt.spec import Recipe, Spec
@@ -125,7 +125,7 @@ def test_stopped_trial_continues_from_its_checkpoint(runner, encoders, tmp_path)
 
 
 def test_deadline_in_the_past_stops_after_one_step(runner, encoders, tmp_path):
-    outcome = runner.run(request(candidate(encoders(), epochs=1000), tmp_path, deadline=time.time() - 1))
+    outcome = runner.run(request(candidate(encoders(), epochs=1000), tmp_path, deadline=steady_time() - 1))
     assert outcome.outcome == STOPPED
     fold = tmp_path / "c-2" / "fold-0"
     assert (fold / "training.safetensors").exists() and not (fold / "outputs.npy").exists()

@@ -22,6 +22,7 @@ from headhunt.errors import HeadhuntError
 from headhunt.predictor import open_model
 from headhunt.run.directory import RunDirectory, read_predictions, read_test_predictions, write_arrays
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.plan import Plan
 from headhunt.run.task import open_task
 
 
@@ -50,6 +51,7 @@ READERS = (
     lambda directory: read_predictions(directory.predictions(1, 0)),
     lambda directory: read_test_predictions(directory.test_predictions("winner")),
     lambda directory: LedgerWriter(directory).close(),
+    lambda directory: directory.read_plan().sentence,
 )
 DAMAGES = pytest.mark.parametrize("damage", [cut, empty, flip, zero])
 
@@ -68,13 +70,17 @@ def finished(tmp_path_factory) -> Path:
     directory = RunDirectory(folder)
     for path in (directory.predictions(1, 0), directory.test_predictions("winner")):
         write_arrays(path, rows=np.arange(5), outputs=np.random.default_rng(0).random((1, 5, 2)))
+    numbers = dict.fromkeys(("compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"), 40)
+    numbers |= {"rows": 40, "test_rows": 8, "folds": 3}
+    directory.write_plan(Plan(epochs=3.0, encoders=("a", "b"), costs=(1.0, 2.0), **numbers))
     return folder
 
 
 @DAMAGES
 def test_commands_survive_damage_to_any_file_of_a_run(finished, tmp_path, damage):
     names = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file())
-    assert {"ledger.jsonl", "search.json", "result.json"} <= {name.name for name in names} and len(names) > 10
+    assert {"ledger.jsonl", "search.json", "plan.json", "result.json"} <= {name.name for name in names}
+    assert len(names) > 11
     for number, name in enumerate(names):
         copy = tmp_path / "run"
         shutil.copytree(finished, copy)

@@ -6,25 +6,42 @@ import contextlib
 import errno
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from faulty_disk import OPERATIONS, FaultyDisk
-from study_toys import TINY, evaluate_toy, leaderboard
+from safetensors import SafetensorError
+from study_toys import TINY, VirtualClock, evaluate_toy, leaderboard, run_study
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.events import RunStarted, TrialAdded
 from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
+from headhunt.study.pause import PATIENCE, DiskError
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the names of descriptors from /proc")
 LIMITS = Limits(trials=4)
 CODES = pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> VirtualClock:
+    """Virtual time for pauses."""
+    clock = VirtualClock()
+    clock.now = 0.0
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr("headhunt.study.pause.time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    return clock
 
 
 def search(folder: Path, disk: FaultyDisk, evaluate=evaluate_toy) -> Study:
@@ -69,10 +86,50 @@ def evaluate_and_save(request: EvaluateTrial) -> Outcome:
     return outcome
 
 
-@pytest.mark.xfail(strict=True, reason="a failing disk in a worker is settled as the trial's own error (item 15)")
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_failing_disk_in_a_worker_is_not_the_failure_of_its_trial(tmp_path, operation):
-    assert fail_everywhere(tmp_path, operation, errno.ENOSPC, False, evaluate_and_save) > 0
+@pytest.mark.parametrize(("operation", "code"), zip(OPERATIONS, storage.DISK_ERRORS, strict=False))
+def test_failing_disk_in_a_worker_is_not_the_failure_of_its_trial(tmp_path, operation, code):
+    assert fail_everywhere(tmp_path, operation, code, False, evaluate_and_save) > 0
+
+
+def test_search_waits_for_a_full_disk_and_reports_it(tmp_path, clock):
+    """The disk of the workers is full for two minutes; the ledger has few records of it, and no result is lost."""
+    messages: list[str] = []
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        if 30 < clock.now < 150:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        clock.now += 10
+        return evaluate_toy(request)
+
+    study = run_study(tmp_path / "full", evaluate, limits=LIMITS, notify=messages.append)
+    assert leaderboard(study) == leaderboard(run_study(tmp_path / "undisturbed", limits=LIMITS))
+    assert (
+        messages and all("No space left on device" in message for message in messages) and study.pause.problem is None
+    )
+    started = [trial.attempts for trial in study.state.trials]
+    assert sum(started) - len(study.state.settled) == len(messages) <= 8 and clock.now > 150
+
+
+def test_search_on_a_disk_that_stays_full_ends_and_can_be_resumed(tmp_path, clock):
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.raises(DiskError, match="headhunt resume"):
+        run_study(tmp_path / "full", evaluate, limits=LIMITS, notify=lambda message: None)
+    assert clock.now > PATIENCE and not read_state(RunDirectory(tmp_path / "full")).settled
+    resumed = run_study(tmp_path / "full", limits=LIMITS)
+    assert leaderboard(resumed) == leaderboard(run_study(tmp_path / "undisturbed", limits=LIMITS))
+
+
+def test_errors_of_libraries_are_recognised_as_those_of_the_disk():
+    messages = {"I/O error: No space left on device (os error 28)": True, "Error while serializing: x": False}
+    for message, expected in messages.items():
+        assert storage.disk_failed(SafetensorError(message)) is expected
+    assert storage.disk_failed(OSError("4096 requested and 128 written"))
+    assert not storage.disk_failed(FileNotFoundError(errno.ENOENT, "No such file"))
+    error = RuntimeError("cannot save")
+    error.__cause__ = OSError(errno.EIO, "Input/output error")
+    assert storage.disk_failed(error) and not storage.disk_failed(RuntimeError("cannot save"))
 
 
 @CODES

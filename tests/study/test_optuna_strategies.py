@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from study_toys import TINY, run_study
 
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.registry import create_strategy
-from headhunt.study.study import Limits
 
 
 @pytest.mark.parametrize("name", ["bohb", "tpe", "gp"])

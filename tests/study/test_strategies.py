@@ -11,9 +11,9 @@ from study_toys import TINY, run_study, true_score
 
 from headhunt.errors import HeadhuntError
 from headhunt.spec import NAMED, Choice, Space
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates, contains
 from headhunt.study.registry import STRATEGIES, create_strategy
-from headhunt.study.study import Limits
 
 SLOW = {"gp"}  # imports torch, and takes half a second or more per proposal
 EVERY = pytest.mark.parametrize(

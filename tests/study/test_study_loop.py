@@ -25,9 +25,10 @@ from headhunt.run.events import STOPPED, Event, TrialFinished, TrialStarted, dec
 from headhunt.run.ledger import read_state
 from headhunt.run.state import Outcome, State
 from headhunt.spec import Choice, Log, Space, Spec
+from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.study import Limits, Study
+from headhunt.study.study import Study
 
 
 def read_events(study: Study) -> list[tuple[float, Event]]:

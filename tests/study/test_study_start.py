@@ -15,8 +15,8 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
+from headhunt.study.budget import Limits
 from headhunt.study.requests import EvaluateTrial, FitAllRows
-from headhunt.study.study import Limits
 
 FOLDS = Plan(
     rows=500,

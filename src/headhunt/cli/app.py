@@ -14,7 +14,7 @@ from headhunt.cli import cache, deliver, models, search
 from headhunt.cli.flags import refuse_renamed, translate
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
-from headhunt.storage import CacheOwnerError
+from headhunt.storage import CacheOwnerError, disk_failed
 
 
 class Commands(TyperGroup):
@@ -49,6 +49,11 @@ class Commands(TyperGroup):
             # The reader of the pipe has closed it (`headhunt … | head`). Python must not write there again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            if not disk_failed(error):
+                raise
+            log(f"error: the disk must have free space and work; found {error}. Free some space, then try again.")
+            raise typer.Exit(2) from None
         return result
 
 

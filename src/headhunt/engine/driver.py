@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
+from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
-from headhunt.run.directory import RunDirectory
+from headhunt.run.directory import Key, RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
@@ -27,17 +28,25 @@ from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.spec import NAMED, Space
-from headhunt.study.budget import TimeBudget
+from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import EvaluateTfidf, FitAllRows, PredictTestRows, Request, SaveFirstFold
-from headhunt.study.study import Limits, Study
+from headhunt.study.requests import (
+    EvaluateTfidf,
+    FitAllRows,
+    PredictTestRows,
+    Request,
+    SaveFirstFold,
+)
+from headhunt.study.study import Study
 
 if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
 FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
 DISK = 8 << 30  # bytes for checkpoints
+
+log = logging.getLogger(__name__)
 
 
 class View(Protocol):
@@ -99,6 +108,7 @@ class SearchDriver:
         self._local_first: InlineExecutor | None = None  # that one, while workers start
         self._threads: int | None = None  # of torch in this process, before they were limited
         self._reference_requested = False
+        self._damaged: list[Key] = []  # trial and rung of predictions that could not be read
 
     def run(self) -> None:
         """Search, then run the final evaluation."""
@@ -124,7 +134,8 @@ class SearchDriver:
             solved: Whether to evaluate a solved head in this process while the workers start.
         """
         starter = ThreadPoolExecutor(1)
-        with LedgerWriter(self.directory) as ledger:
+        with terminated_like_interrupted(), LedgerWriter(self.directory) as ledger:
+            self._damaged = self.directory.remove_damaged_predictions()
             self._ended_before = ledger.state.ended
             executor: Executor | None = None
             starting: Future[Executor] | None = None
@@ -157,6 +168,7 @@ class SearchDriver:
                 starter.shutdown(wait=False, cancel_futures=True)
                 if executor is not None:
                     executor.close()
+                    self.directory.sweep()  # of workers that were killed
                 elif starting is not None:
                     starting.add_done_callback(_close)  # it may still be starting
                 if self.view:
@@ -216,7 +228,7 @@ class SearchDriver:
         def show_stage(stage: str) -> None:
             self._stage = stage or self._stage
             if self.view:
-                self.view.update(study.state, self.budget.deadline, self._stage)
+                self.view.update(study.state, self.budget.deadline, study.pause.problem or self._stage)
 
         return FinalEvaluation(
             directory=self.directory,
@@ -303,13 +315,21 @@ class SearchDriver:
             solved=True,
             versions=versions(),
             callback=self._after_results,
+            notify=self._notify,
         )
 
     def _interrupt(self) -> None:
-        """Stop the search on the first Ctrl-C: running trials are checkpointed; the final evaluation still runs."""
+        """Stop the search on the first signal: running trials are checkpointed, and the final evaluation still runs."""
         self._stop.set()
         if self._study is not None:
             self._study.stop("interrupted")
+
+    def _notify(self, message: str) -> None:
+        """Show a message for the user, or log it if there is no view."""
+        if self.view and self._study is not None:
+            self.view.update(self._study.state, self.budget.deadline, message)
+        else:
+            log.warning(message)
 
     def _after_results(self, study: Study) -> Sequence[Request]:
         """Keep the best model on disk and enough time for the final evaluation."""
@@ -324,8 +344,10 @@ class SearchDriver:
         self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         requests += self._request_reference(study)
+        requests += final.repeat_predictions(self._damaged)
+        self._damaged = []
         if self.view:
-            self.view.update(state, self.budget.deadline, self._stage)
+            self.view.update(state, self.budget.deadline, study.pause.problem or self._stage)
         return requests
 
     def _request_best_model(self, study: Study) -> list[Request]:
@@ -401,28 +423,6 @@ class SearchDriver:
             winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
             folder = self.directory.models / result.winner_model
             model_card.write(folder, task=self.task, result=winner, command=command)
-
-
-@contextmanager
-def interruptible(first: Callable[[], None]) -> Iterator[None]:
-    """Call `first` on the first Ctrl-C; the second one ends the program as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        first()
-
-    if before is signal.SIG_IGN:  # a background job, which Ctrl-C is not meant for
-        yield
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def config_of_encoder(encoder: str, trust_remote_code: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,16 +13,19 @@ import numpy as np
 
 from headhunt.data import Split
 from headhunt.evaluation import decision_scores, fit_thresholds, measure
-from headhunt.run.directory import RunDirectory, read_predictions
+from headhunt.run.directory import Key, RunDirectory, read_predictions
+from headhunt.run.events import DISK
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome, State, Trial
 from headhunt.run.task import TaskInfo, open_task, tested_rows
 from headhunt.spec import Spec
+from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
 from headhunt.study.executors import Executor
-from headhunt.study.requests import Request
+from headhunt.study.requests import RepeatPredictions, Request
 from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, Study
 
+ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 AVERAGING_SECONDS = 10.0  # least time that must be left for averaging their weights
@@ -126,27 +130,56 @@ class FinalEvaluation:
             **{**defaults, **fields},
         )
 
+    def repeat_predictions(self, keys: Sequence[Key]) -> list[Request]:
+        """Return requests for predictions of trials, by trial and rung, whose files could not be read."""
+        requests: list[Request] = []
+        for number, rung in keys:
+            trial = self.state.trials[number] if number < len(self.state.trials) else None
+            if trial is None or rung not in trial.results or trial.results[rung].score is None:
+                continue
+            fields: dict[str, Any] = {"rung": rung, "fraction": self.study.ladder.fractions[rung]}
+            fields["checkpoint"] = self.study.checkpoints.resume_from(number, rung, lower=not self.by_rows)
+            fields["predictions"] = self.directory.predictions(number, rung)
+            fields["rows"] = self.study.rows_of(trial, rung)
+            requests.append(self.request(RepeatPredictions, trial, **fields))
+        return requests
+
     def run(self, requests: Sequence[Request], deadline: float | None) -> list[tuple[Request, Outcome]]:
         """Send requests to the workers and wait for them, until the deadline at most.
 
         A request that was lost with its worker or ran out of memory runs once more; after memory, with half the
-        micro-batch.
+        micro-batch. While the disk fails, requests are repeated.
         """
         done: list[tuple[Request, Outcome]] = []
+        repeated: list[Request] = []
         for request in requests:
             self.executor.submit(replace(request, deadline=deadline))
         while len(done) < len(requests) and (deadline is None or self.budget.now() < deadline + 1.0):
             timeout = 1.0 if deadline is None else min(1.0, max(0.05, deadline + 1.0 - self.budget.now()))
             for request, outcome in self.executor.wait(timeout):
-                if outcome.outcome in ("lost", "memory") and not request.attempt:
+                if outcome.outcome == DISK:
+                    self.study.pause.disk_failed(request.name, str(outcome.extra.get("message")))
+                    repeated.append(request)
+                elif outcome.outcome in ("lost", "memory") and not request.attempt:
                     steps = request.gradient_accumulation_steps * (2 if outcome.outcome == "memory" else 1)
                     self.executor.submit(replace(request, attempt=1, gradient_accumulation_steps=steps))
                 else:
+                    self.study.pause.succeeded(request.name)
                     done.append((request, outcome))
+            if repeated:
+                self.study.pause.sleep(timeout)
+            while repeated and not self.study.pause.active:
+                self.executor.submit(repeated.pop())
             self.show_stage("")
         if len(done) < len(requests):
             self.executor.stop()
         return done
+
+    def has_space_for(self, models: int) -> bool:
+        """Return whether so many models fit into the disk budget of an ensemble, and half of the free disk."""
+        model = self.directory.best_model(self.state.model.folder if self.state.model else None, ended=False)
+        size = models * directory_size(model) if model else 0
+        return size <= min(ENSEMBLE_BYTES, shutil.disk_usage(self.directory.path).free // 2)
 
     def before_deadline(self, seconds: float) -> float | None:
         """Return the time so many seconds before the deadline; None without a deadline."""

@@ -280,8 +280,10 @@ def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, M
 
 
 def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> str | None:
-    """Save the models of every fold of each member; return None if there is no time for that."""
+    """Save the models of every fold of each member; return None if there is no time or space for that."""
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
+        return None
+    if not final.has_space_for(final.folds * len(members)):
         return None
     final.show_stage("saving the ensemble")
     from headhunt.predictor import save_ensemble  # torch takes a while to load

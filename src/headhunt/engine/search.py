@@ -32,8 +32,7 @@ from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.run.task import TaskInfo, save_task
 from headhunt.spec import DEFAULT_ENCODER, NAMED, Choice, Space, Spec
-from headhunt.study.budget import TimeBudget
-from headhunt.study.study import Limits
+from headhunt.study.budget import Limits, TimeBudget
 
 if TYPE_CHECKING:
     from headhunt.predictor import Predictor

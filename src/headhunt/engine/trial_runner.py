@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, standard_error
 from headhunt.predictor import Predictor
+from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.storage import atomic_directory, link_or_copy
+from headhunt.storage import atomic_directory, atomic_file, disk_failed, link_or_copy, remove
 from headhunt.study.requests import (
     AverageModels,
     EvaluateTfidf,
@@ -46,6 +48,7 @@ from headhunt.study.requests import (
     MeasureThroughput,
     PredictTestRows,
     PredictTestRowsByFold,
+    RepeatPredictions,
     Request,
     SaveAllFolds,
     SaveFirstFold,
@@ -56,11 +59,13 @@ from headhunt.training.features import Features
 from headhunt.training.solve import Solving
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
+OUTPUTS = "outputs.npy"  # predictions of a fold, in its checkpoint
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
 TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
+_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold
 
 
 class TrialRunner(WorkerData):
@@ -75,6 +80,7 @@ class TrialRunner(WorkerData):
         self._cost_check = CostCheck(settings.max_latency, settings.max_size)
         self._jobs: dict[type[Request], Callable[[Any, Stop], Outcome]] = {
             EvaluateTrial: self._evaluate,
+            RepeatPredictions: self._repeat_predictions,
             FitAllRows: self._fit_all_rows,
             AverageModels: self._average_models,
             SaveFirstFold: self._save_first_fold,
@@ -102,7 +108,7 @@ class TrialRunner(WorkerData):
         deadline = request.deadline or math.inf
 
         def should_stop() -> bool:
-            return time.time() >= deadline or stop()
+            return steady_time() >= deadline or stop()
 
         try:
             outcome = self._jobs[type(request)](request, should_stop)
@@ -156,16 +162,11 @@ class TrialRunner(WorkerData):
         train, evaluated = self._train_rows(request, number), self.folds[number][1]
         place = request.checkpoint / fold_name(number) if request.checkpoint else None
         earlier = request.resume_from / fold_name(number) if request.resume_from else None
-        if earlier is not None and until == 1 and (earlier / "outputs.npy").exists():
+        if earlier is not None and until == 1 and (stored := _read_outputs(earlier, len(evaluated))) is not None:
             if place is not None and place != earlier:
                 _link_files(earlier, place)
-            return _FoldResult(np.load(earlier / "outputs.npy", allow_pickle=False), 0, 0.0, [], None)
-        ready = self.open(spec, train, request)
-        if earlier is not None and (earlier / "training.safetensors").exists():
-            try:
-                ready.training.restore(earlier)
-            except Exception:  # damaged or outdated: train from the start; the seed gives the same result
-                ready = self.open(spec, train, request)
+            return _FoldResult(stored, 0, 0.0, [], None)
+        ready = self._open_checkpoint(request, train, earlier)
         training = ready.training
         before, seconds, losses = training.examples, training.seconds, []
         with FromCachedActivations(self, ready, spec, stop) as cached:
@@ -187,13 +188,47 @@ class TrialRunner(WorkerData):
         if place is not None:
             training.save(place)
             if until == 1:
-                np.save(place / "outputs.npy", outputs)
+                with atomic_file(place / OUTPUTS) as file:
+                    np.save(file, outputs)
         seconds = training.seconds - seconds
         return _FoldResult(outputs, training.examples - before, seconds, losses, cached.layer)
+
+    def _open_checkpoint(self, request: Request, rows: np.ndarray, place: Path | None) -> Assembly:
+        """Return a training as a checkpoint has it, or from the start if that is missing, damaged or outdated."""
+        ready = self.open(request.spec, rows, request)
+        if place is not None and place.exists():
+            try:
+                ready.training.restore(place)
+            except Exception as error:
+                if disk_failed(error):
+                    raise
+                remove(place)  # the seed gives the same state again
+                ready = self.open(request.spec, rows, request)
+        return ready
+
+    def _trained_fold(self, request: _OfCheckpoint, fold: int, stop: Stop) -> Assembly:
+        """Return the training of a fold at its end: from its checkpoint, or trained again if that cannot be read."""
+        ready = self._open_checkpoint(request, self._train_rows(request, fold), request.checkpoint / fold_name(fold))
+        training = ready.training
+        if training.step < training.steps:
+            with FromCachedActivations(self, ready, request.spec, stop):
+                for _ in training.reports(REPORTS, stop=stop):
+                    pass
+            if training.step < training.steps:
+                raise _StoppedError
+        return ready
 
     def _train_rows(self, request: Request, fold: int) -> np.ndarray:
         """Return the training rows of a fold, or the sample of them that a request asks for."""
         return self.rows.sample(self.folds[fold][0], request.rows)
+
+    def _repeat_predictions(self, request: RepeatPredictions, stop: Stop) -> Outcome:
+        fields = {field.name: getattr(request, field.name) for field in dataclass_fields(Request)}
+        place, rung = request.checkpoint, request.rung
+        evaluation = EvaluateTrial(
+            **fields, rung=rung, fraction=request.fraction, resume_from=place, predictions=request.predictions
+        )
+        return self._evaluate(evaluation, stop)
 
     def _measure_throughput(self, request: MeasureThroughput, stop: Stop) -> Outcome:
         """Pass a sample of rows through a candidate's frozen encoder."""
@@ -225,7 +260,7 @@ class TrialRunner(WorkerData):
         """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
         texts, texts_b = self.texts()
         outputs_count = max(1, len(self.task.labels))
-        left = math.inf if request.deadline is None else request.deadline - time.time()
+        left = math.inf if request.deadline is None else request.deadline - steady_time()
         seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(self.folds) + 1))
 
         def fit(rows: np.ndarray) -> TfidfModel:
@@ -307,8 +342,7 @@ class TrialRunner(WorkerData):
         return Outcome("ok", extra={"accepted": accepted})
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
-        ready = self.open(request.spec, self._train_rows(request, 0), request)
-        ready.training.restore(request.checkpoint / fold_name(0))
+        ready = self._trained_fold(request, 0, stop)
         self._save(ready, request, request.out, "one fold of the training rows")
         return Outcome("ok")
 
@@ -316,8 +350,7 @@ class TrialRunner(WorkerData):
         for number in range(len(self.folds)):
             if stop():
                 raise _StoppedError
-            ready = self.open(request.spec, self._train_rows(request, number), request)
-            ready.training.restore(request.checkpoint / fold_name(number))
+            ready = self._trained_fold(request, number, stop)
             place = request.out / f"{request.trial:06d}-{number}"
             self._save(ready, request, place, "one fold of the training rows")
         return Outcome("ok")
@@ -335,8 +368,7 @@ class TrialRunner(WorkerData):
     def _predict_test_rows_by_fold(self, request: PredictTestRowsByFold, stop: Stop) -> Outcome:
         outputs = []
         for number in range(len(self.folds)):
-            ready = self.open(request.spec, self._train_rows(request, number), request)
-            ready.training.restore(request.checkpoint / fold_name(number))
+            ready = self._trained_fold(request, number, stop)
             ready.training.finish()
             outputs.append(ready.predictor.outputs(*self.test_texts()))
             if stop():
@@ -399,8 +431,24 @@ class _CollapsedError(Exception):
     """The candidate has learned nothing."""
 
 
+def _read_outputs(place: Path, rows: int) -> np.ndarray | None:
+    """Return the predictions of a fold that is complete; None if they are missing or cannot be read."""
+    path = place / OUTPUTS
+    if not path.exists():
+        return None
+    try:
+        outputs = np.load(path, allow_pickle=False)
+        if len(outputs) == rows:
+            return np.asarray(outputs)
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        if disk_failed(error):
+            raise
+    remove(path)
+    return None
+
+
 def _link_files(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
-        if not (target / file.name).exists():
+        with suppress(FileExistsError):
             link_or_copy(file, target / file.name)

@@ -7,7 +7,6 @@ follows the notebook's theme. A search in progress is one output that changes, n
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -22,6 +21,7 @@ from headhunt.report.figures import progress_figure
 from headhunt.report.markup import statement
 from headhunt.report.svg import compact, number, read_asset
 from headhunt.report.terminal import format_duration
+from headhunt.run.clock import steady_time
 from headhunt.spec import Spec, describe, stages
 
 if TYPE_CHECKING:
@@ -148,19 +148,19 @@ class LiveView:
         from IPython.display import HTML, display
 
         self._folder, self._name, self._state, self._deadline = folder, name, state, deadline
-        self._started = time.time()
+        self._started = steady_time()
         self._handle = display(HTML(self._draw("starting")), display_id=True)
 
     def update(self, state: State, deadline: float | None, stage: str) -> None:
         """Draw the output again if the stage changed or the last drawing is a second old."""
         self._state, self._deadline = state, deadline
-        if stage != self._stage or time.time() - self._drawn_at >= INTERVAL:
-            self._stage, self._drawn_at = stage, time.time()
+        if stage != self._stage or steady_time() - self._drawn_at >= INTERVAL:
+            self._stage, self._drawn_at = stage, steady_time()
             self._replace(self._draw(stage))
 
     def end(self) -> None:
         """Reduce the output to one line; the search itself shows the rest."""
-        status = f"{len(self._state.trials)} candidates in {format_duration(time.time() - self._started)}"
+        status = f"{len(self._state.trials)} candidates in {format_duration(steady_time() - self._started)}"
         self._replace(_summary([_top(self._name, f"{status}, saved in {terminal.short_path(self._folder)}")], "slim"))
 
     def _replace(self, html: str) -> None:
@@ -169,8 +169,8 @@ class LiveView:
         self._handle.update(HTML(html))
 
     def _draw(self, stage: str) -> str:
-        state, elapsed = self._state, time.time() - self._started
-        left = None if self._deadline is None else max(0.0, self._deadline - time.time())
+        state, elapsed = self._state, steady_time() - self._started
+        left = None if self._deadline is None else max(0.0, self._deadline - steady_time())
         clock = format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left")
         parts = [_top(self._name, f"{stage} · {clock}")]
         if left is not None:
@@ -206,13 +206,13 @@ def training_bar(name: str) -> Iterator[Callable[[Report], None]]:
     from IPython.display import HTML, display
 
     handle = display(HTML(_summary([_top(name, "starting")], "slim")), display_id=True)
-    started = drawn_at = time.time()
+    started = drawn_at = steady_time()
 
     def follow(report: Report) -> None:
         nonlocal drawn_at
         finished = report.examples >= report.total
-        if finished or time.time() - drawn_at >= INTERVAL:
-            drawn_at = time.time()
+        if finished or steady_time() - drawn_at >= INTERVAL:
+            drawn_at = steady_time()
             status = f"{report.examples:,} of {report.total:,} examples · loss {number(report.loss, 3)}"
             status += f" · {format_duration(drawn_at - started)}"
             parts = [_top(name, status)] + ([] if finished else [_track(report.examples / report.total)])

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headhunt.evaluation import METRICS
+from headhunt.run.clock import steady_time
 from headhunt.spec import describe
 
 if TYPE_CHECKING:
@@ -129,11 +130,11 @@ class SearchView:
         self._logged_model = False
         self._logged_results = 0
         self._logged_at = 0.0
-        self._started = time.time()
+        self._started = steady_time()
 
     def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
         """Open the panel."""
-        self._started = time.time()
+        self._started = steady_time()
         self._name = name
         self._current = (state, deadline, "starting")
         self._logged_model = state.model is not None  # of an earlier session
@@ -157,7 +158,7 @@ class SearchView:
             self._live = None
 
     def _print(self, line: str) -> None:
-        print(f"[{format_duration(time.time() - self._started):>6}] {line}", file=sys.stderr, flush=True)
+        print(f"[{format_duration(steady_time() - self._started):>6}] {line}", file=sys.stderr, flush=True)
 
     def _log(self, state: State, stage: str) -> None:
         """Log each new stage, each new best score, and otherwise the progress every half minute."""
@@ -171,17 +172,17 @@ class SearchView:
         headline = (best.number, best.best) if best is not None else None
         if best is not None and headline != self._logged_best:
             self._print(f"best so far {format_best(best)}: {describe(best.spec)}{plain_head_note(state)}")
-        elif time.time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
+        elif steady_time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
             self._print(f"{count_results(state)}, {len(state.running)} running")
         else:
             return
-        self._logged_results, self._logged_best, self._logged_at = len(state.settled), headline, time.time()
+        self._logged_results, self._logged_best, self._logged_at = len(state.settled), headline, steady_time()
 
     def _draw(self) -> RenderableType:
         assert self._current is not None
         state, deadline, stage = self._current
         try:
-            return panel(state, deadline, stage, self.metric, self._name, time.time() - self._started)
+            return panel(state, deadline, stage, self.metric, self._name, steady_time() - self._started)
         except RuntimeError:  # the state changed while it was drawn; the next drawing follows in half a second
             return Text("…")
 
@@ -197,7 +198,7 @@ def panel(
 ) -> RenderableType:
     """Return a panel with the current state of a search."""
     head = Text.assemble((f"{name}  ", "bold"), stage)
-    left = "" if deadline is None else f", {format_duration(max(0.0, deadline - time.time()))} left"
+    left = "" if deadline is None else f", {format_duration(max(0.0, deadline - steady_time()))} left"
     head.append(f"   {format_duration(elapsed)}{left}", "dim")
     lines: list[RenderableType] = [head, _best_table(state)]
     curve = best_so_far(state)

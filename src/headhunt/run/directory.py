@@ -42,6 +42,7 @@ from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, 
 
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
 FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
+PREDICTIONS = ("predictions", "seeds", "test", "ablation")
 Key = tuple[int, int]  # trial and rung
 
 
@@ -146,7 +147,19 @@ class RunDirectory:
     def sweep(self) -> None:
         """Remove temporary files and directories that killed workers left; call it with the lock held."""
         for folder in (self.path, self.task, *(self.path / name for name in FOLDERS)):
-            sweep_partial(folder)
+            sweep_partial(folder, deep=folder.name == "checkpoints")
+
+    def remove_damaged_predictions(self) -> list[Key]:
+        """Remove predictions that cannot be read, so that they are made again; return trial and rung of each."""
+        damaged = []
+        for path in (file for name in PREDICTIONS for file in (self.path / name).glob("*.npz")):
+            try:
+                _read_arrays(path, "outputs")
+            except RunError:
+                path.unlink(missing_ok=True)
+                if path.parent.name == "predictions" and _is_key(path.stem):
+                    damaged.append(_key(path.stem))
+        return damaged
 
     def refuse_links(self) -> None:
         """Refuse a run whose files or folders are links to other places: writing would change what they point to.

@@ -25,6 +25,7 @@ OUTCOMES = {
     "error": "failed for another reason",
 }
 STOPPED = "stopped"  # not a result: cut off by the deadline, to be continued when the search is resumed
+DISK = "disk"  # not a result: the disk of the worker is full or failing, so that the work must be repeated
 _PREFIX = b'{"crc":"'
 _BODY = len(_PREFIX) + 8 + 2  # where the rest of a line begins, after the checksum, its quote and a comma
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
+from headhunt.run.clock import steady_time
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import Event, RunResumed, RunStarted, decode, encode
 from headhunt.run.schema import RunError
 from headhunt.run.state import State
-from headhunt.storage import LockTimeout, hold_lock, sync_directory, write_json
+from headhunt.storage import LockTimeout, hold_lock, make_directory, sync_directory, write_json
 
 IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
 
@@ -73,12 +73,12 @@ class LedgerWriter:
         RunError: If the ledger is damaged or another process writes.
     """
 
-    def __init__(self, directory: RunDirectory, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: RunDirectory, *, now: Callable[[], float] = steady_time) -> None:
         self.directory = directory
         self._now = now
         self._staged: list[bytes] = []
         self._file: FileIO | None = None
-        directory.path.mkdir(parents=True, exist_ok=True)
+        make_directory(directory.path)
         try:
             self._lock = hold_lock(directory.lock)
         except LockTimeout:

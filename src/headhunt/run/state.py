@@ -35,7 +35,7 @@ class Outcome:
     """The response of a worker to a request."""
 
     outcome: str
-    """One of OUTCOMES, or STOPPED."""
+    """One of OUTCOMES, STOPPED or DISK."""
     score: float | None = None
     """Higher is better; None unless the outcome is ok."""
     seconds: float = 0.0

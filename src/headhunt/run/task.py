@@ -121,7 +121,9 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
         try:
             with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 columns = [arrays[key] for key in ("targets", "groups", "keys", "words")]
-            rows = Rows(name, map_arrow(folder / f"{name}.arrow"))
+            table = map_arrow(folder / f"{name}.arrow")
+            table.validate(full=True)  # texts are UTF-8, too: they were when they were saved
+            rows = Rows(name, table)
         except (OSError, KeyError, ValueError, EOFError, BadZipFile, TooLargeError) as error:
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)

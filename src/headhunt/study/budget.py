@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from headhunt.errors import HeadhuntError
+from headhunt.run.clock import steady_time
 
 LARGEST_RESERVE = 0.35  # fraction of the total time that may be reserved
 MARGIN = 1.1  # estimates are multiplied by this to be sure that something fits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a search; the first one reached ends it."""
+
+    time: float | None = None
+    """Seconds from now."""
+    trials: int | None = None
+    """Maximum number of trials in the run; those that have earned it are still promoted to the top rung."""
+    target: float | None = None
+    """A score of a fully trained trial."""
+
+    def __post_init__(self) -> None:
+        for name in ("time", "trials"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise HeadhuntError(f"{name} must be above 0; found {value}.")
 
 
 class TimeBudget:
@@ -17,7 +38,7 @@ class TimeBudget:
         seconds: Seconds from now until everything is done; None is no limit.
         total: Seconds the search was given in all, if `seconds` is what is left of them after a resume.
         started: Seconds since 1970 from which the time counts; now by default.
-        clock: Returns seconds since 1970.
+        clock: Returns seconds since 1970 that never jump.
     """
 
     def __init__(
@@ -26,7 +47,7 @@ class TimeBudget:
         *,
         total: float | None = None,
         started: float | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._clock = clock
         self.deadline = None if seconds is None else (clock() if started is None else started) + seconds

@@ -50,8 +50,24 @@ class Checkpoints:
         """Record the files that a trial left at a rung."""
         if size := directory_size(self._directory.checkpoint(trial, rung)):
             self._checkpoints[trial, rung] = size
-        if (predictions := self._directory.predictions(trial, rung)).exists():
-            self._predictions[trial, rung] = predictions.stat().st_size
+        if size := directory_size(self._directory.predictions(trial, rung)):
+            self._predictions[trial, rung] = size
+
+    def remove_failed(self, state: State) -> None:
+        """Remove files of results without a score, which a worker wrote after it was given up."""
+
+        def failed(key: Key) -> bool:
+            result = state.trials[key[0]].results.get(key[1]) if key[0] < len(state.trials) else None
+            return result is not None and result.score is None
+
+        checkpoints, predictions = (
+            [key for key in sizes if failed(key)] for sizes in (self._checkpoints, self._predictions)
+        )
+        self._directory.remove_checkpoints(checkpoints)
+        self._directory.remove_predictions(predictions)
+        for sizes, keys in ((self._checkpoints, checkpoints), (self._predictions, predictions)):
+            for key in keys:
+                del sizes[key]
 
     def remove_unused(self, finished: Sequence[EvaluateTrial], state: State, keep: Sequence[Key]) -> None:
         """Remove files that results have made useless, then the least promising until the rest fits the budget.

@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from headhunt.run.events import DISK
 from headhunt.run.state import Outcome
+from headhunt.storage import disk_failed
 from headhunt.study.requests import Request
 
 Evaluate = Callable[[Request], Outcome]
@@ -27,7 +29,7 @@ class Executor(Protocol):
     def wait(self, timeout: float | None = None) -> list[tuple[Request, Outcome]]:
         """Wait for finished requests, at most `timeout` seconds.
 
-        The outcome of a request whose worker died is `lost`.
+        The outcome of a request whose worker died is `lost`, and of one that met a failing disk `DISK`.
         """
 
     def stop(self) -> None:
@@ -72,6 +74,8 @@ def evaluate_safely(evaluate: Evaluate, request: Request) -> Outcome:
     except MemoryError as error:
         return Outcome("memory", seconds=time.perf_counter() - started, extra={"message": str(error)})
     except Exception as error:
+        if disk_failed(error):
+            return Outcome(DISK, seconds=time.perf_counter() - started, extra={"message": str(error)})
         trace = traceback.format_exc()[-MAX_TRACEBACK_CHARS:]
         extra = {"message": f"{type(error).__name__}: {error}", "trace": trace}
         return Outcome("error", seconds=time.perf_counter() - started, extra=extra)

@@ -1,10 +1,16 @@
-"""The requests that a search sends to its workers, one type per job."""
+"""The requests that a search sends to its workers, one type per job.
+
+The clocks of two machines may differ by hours. A request that is sent to another process therefore carries the seconds
+until its deadline, and is received with a deadline on the clock of that process.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from headhunt.run.clock import steady_time
 from headhunt.spec import Spec
 
 
@@ -23,9 +29,17 @@ class Request:
     """Number of training rows, a stratified sample that a larger number contains; None takes all."""
     attempt: int = 0
     deadline: float | None = None
-    """Seconds since 1970 at which to stop."""
+    """When to stop, on the `steady_time` of this process."""
     worker_timeout: float | None = None
     """Seconds after which the executor replaces a worker that does not respond."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        left = None if self.deadline is None else self.deadline - steady_time()
+        return {**self.__dict__, "deadline": left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        left = state["deadline"]
+        self.__dict__.update(state, deadline=None if left is None else steady_time() + left)
 
     @property
     def name(self) -> str:
@@ -46,6 +60,17 @@ class EvaluateTrial(Request):
     """Directory of the state to continue from; if it is missing, training starts from the seed."""
     predictions: Path | None = None
     """File for the predictions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatPredictions(Request):
+    """Make the predictions of a settled trial again, because the file cannot be read."""
+
+    rung: int
+    fraction: float
+    predictions: Path
+    checkpoint: Path | None = None
+    """Directory of the trial's state, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,17 @@ before any worker hears of them.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from headhunt.errors import HeadhuntError
+from headhunt.run.clock import steady_time
 from headhunt.run.events import (
+    DISK,
     STOPPED,
     ModelSaved,
     RequestFailed,
@@ -31,11 +32,12 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import PLAIN, SOLVED, Outcome, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.baselines import Baselines
-from headhunt.study.budget import TimeBudget
+from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates, Params
 from headhunt.study.checkpoints import Checkpoints
 from headhunt.study.executors import Executor
 from headhunt.study.ladder import Ladder, Rungs
+from headhunt.study.pause import POLL, Pause
 from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial, FitAllRows, Request, SaveFirstFold
 from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds
@@ -44,30 +46,12 @@ from headhunt.study.strategies import Strategy
 PROPOSALS = 20  # how often a strategy is asked again if its proposal was tried before
 DRAWS = 200  # random draws after that, before the space counts as exhausted
 GRACE = 2.0  # seconds after the deadline for workers that are just finishing
-POLL = 0.5  # seconds between checks for a stop
 MINIMUM_WORKER_TIMEOUT = 120.0  # seconds
 WORKER_TIMEOUT_FACTOR = 10.0  # times the slowest trial so far
 
+log = logging.getLogger(__name__)
 Callback = Callable[["Study"], Sequence[Request]]
 """Called after every round of results; returns requests to run before any new trial."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a search; the first one reached ends it."""
-
-    time: float | None = None
-    """Seconds from now."""
-    trials: int | None = None
-    """Maximum number of trials in the run; those that have earned it are still promoted to the top rung."""
-    target: float | None = None
-    """A score of a fully trained trial."""
-
-    def __post_init__(self) -> None:
-        for name in ("time", "trials"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise HeadhuntError(f"{name} must be above 0; found {value}.")
 
 
 class Study:
@@ -89,8 +73,9 @@ class Study:
         plan: The rows and epochs that fit into the time.
         solved: Whether to begin with the solved head of every encoder.
         versions: Library versions, for the record.
-        clock: Returns seconds since 1970.
+        clock: Returns seconds since 1970 that never jump.
         callback: Called after every round of results.
+        notify: Called with a message for the user while the disk fails.
     """
 
     def __init__(
@@ -111,8 +96,9 @@ class Study:
         plan: Plan | None = None,
         solved: bool = False,
         versions: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
         callback: Callback = lambda study: (),
+        notify: Callable[[str], None] = log.warning,
     ) -> None:
         self.ledger, self.candidates, self.executor, self.seed = ledger, candidates, executor, seed
         self.limits = limits or Limits()
@@ -137,7 +123,10 @@ class Study:
         }
         ledger.begin(RunStarted(candidates.space.to_dict(), task, settings, seed, dict(versions or {})))
         self.checkpoints = Checkpoints(ledger.directory, disk)
+        self.checkpoints.remove_failed(ledger.state)
         self._callback = callback
+        self.pause = Pause(ledger.directory.path, notify)
+        self._extra: deque[Request] = deque()  # requests of the callback
         self._stop_reason: str | None = None
         self._exhausted = False
         self._begun = False  # whether the first trials are recorded
@@ -163,17 +152,16 @@ class Study:
             return
         requests: deque[Request] = deque([self._start(first, self.state.waiting[first])])
         while requests:
-            self.ledger.commit()
+            self._commit()
             self.executor.submit(requests.popleft())
             for request, outcome in self.executor.wait():
                 self._finish(request, outcome)
             requests.extend(self._callback(self))
-        self.ledger.commit()
+        self._commit()
 
     def run(self) -> str:
         """Search until a limit is reached; return which, `exhausted`, or the reason given to `stop`."""
         finished: list[tuple[Request, Outcome]] = []
-        extra: deque[Request] = deque()
         in_flight = 0
         while True:
             requests: list[Request] = []
@@ -181,24 +169,28 @@ class Study:
                 for request, outcome in finished:
                     self._finish(request, outcome)
                 in_flight -= len(finished)
-                extra.extend(self._callback(self))
-                while not self._is_over() and in_flight + len(requests) < self.executor.workers:
-                    if extra:
-                        requests.append(extra.popleft())
+                self._extra.extend(self._callback(self))
+                paused = self.pause.active
+                while not paused and not self._is_over() and in_flight + len(requests) < self.executor.workers:
+                    if self._extra:
+                        requests.append(self._extra.popleft())
                     elif (job := self._next()) is not None:
                         requests.append(self._start(*job))
                     else:
                         break
             finally:
-                self.ledger.commit()
+                self._commit()
             self._clean_up([request for request, _ in finished if isinstance(request, EvaluateTrial)])
             for request in requests:
                 self.executor.submit(request)
             in_flight += len(requests)
             late = self.budget.search_is_over(GRACE)
-            if not in_flight or late or self._stop_reason not in (None, "time"):
+            idle = not in_flight and (self._is_over() or not paused)
+            if idle or late or self._stop_reason not in (None, "time"):
                 break  # trials that still run stay so in the ledger, and continue when the search is resumed
-            finished = self.executor.wait(POLL)
+            if not in_flight:
+                self.pause.sleep(POLL)
+            finished = self.executor.wait(POLL) if in_flight else []
         default = "trials" if self._is_full() else "exhausted" if self._too_late is None else "time"
         reason = self._stop_reason or default
         self.executor.stop()
@@ -212,6 +204,10 @@ class Study:
     def seed_of(self, trial: int) -> int:
         """Return the seed of a trial's training."""
         return random.Random(f"{self.seed}/{trial}").randrange(2**31)
+
+    def _commit(self) -> None:
+        """Write the staged events; wait and repeat while the disk fails, unless the search is to end."""
+        self.pause.repeat(self.ledger.commit, self._is_over)
 
     def _catch_up(self) -> None:
         """Pass the events of the ledger to the rungs and the strategy, in order."""
@@ -389,14 +385,22 @@ class Study:
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         """Record the response to a request."""
+        rung = request.rung if isinstance(request, EvaluateTrial) else -1
+        work = request.name, request.trial, rung
+        if outcome.outcome == DISK:
+            self.pause.disk_failed(work, str(outcome.extra.get("message")))
+        elif outcome.outcome != STOPPED:
+            self.pause.succeeded(work)
         if not isinstance(request, EvaluateTrial):
             self._finish_extra(request, outcome)
             return
-        number, rung = request.trial, request.rung
-        if outcome.outcome == STOPPED:
+        number = request.trial
+        if outcome.outcome in (STOPPED, DISK):
             # No result: the ledger still shows it as running, and it continues on resuming; or now, if there is time.
             if not self._is_over():
                 self._interrupted.append((number, rung))
+                if outcome.outcome == STOPPED:
+                    self.pause.stopped_early(work)
             return
         score, kind = outcome.score, outcome.outcome
         if kind == "ok" and (score is None or not math.isfinite(score)):
@@ -409,7 +413,9 @@ class Study:
         self.checkpoints.add(number, rung)
 
     def _finish_extra(self, request: Request, outcome: Outcome) -> None:
-        if outcome.outcome == STOPPED:
+        if outcome.outcome == DISK:
+            self._extra.append(request)
+        if outcome.outcome in (STOPPED, DISK):
             return
         if outcome.outcome == "ok" and isinstance(request, FitAllRows | SaveFirstFold):
             self.ledger.stage(ModelSaved(request.trial, request.out.name, round(outcome.seconds, 4)))

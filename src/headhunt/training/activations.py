@@ -24,7 +24,7 @@ from transformers import AutoModel
 
 from headhunt.modeling.build import embeddings_of, layers_of, loading_errors, quiet
 from headhunt.modeling.model import without_pooler
-from headhunt.storage import PARTIAL, atomic_directory, hold_lock
+from headhunt.storage import LockTimeout, atomic_directory, directory_size, hold_lock, remove, sweep_partial
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length
 
@@ -197,8 +197,7 @@ class ActivationCache:
             with suppress(OSError):  # the disk is full, or another process has removed this cache
                 lock = hold_lock(self.folder / "lock", timeout=-1)
                 try:
-                    for partial in self.folder.glob(f".*{PARTIAL}"):  # left behind by a worker that died
-                        shutil.rmtree(partial, ignore_errors=True)
+                    sweep_partial(self.folder)  # left behind by a worker that died
                     if self._read(layer) is None:
                         self._compute(layer)
                 finally:
@@ -213,9 +212,15 @@ class ActivationCache:
             path = self.folder / str(layer)
             if not path.exists():
                 return None
-            values = np.load(path / "values.npy", mmap_mode="r", allow_pickle=False)
-            ends = np.load(path / "ends.npy", allow_pickle=False)
-            self.encoder.returns_tuples = json.loads((path / "about.json").read_text())["returns_tuples"]
+            try:
+                values = np.load(path / "values.npy", mmap_mode="r", allow_pickle=False)
+                ends = np.load(path / "ends.npy", allow_pickle=False)
+                if ends.shape != (len(self.tokens) + 1,) or ends[-1] != len(values):
+                    raise ValueError("the number of rows differs")
+                self.encoder.returns_tuples = json.loads((path / "about.json").read_text())["returns_tuples"]
+            except (OSError, ValueError, EOFError, KeyError, TypeError):
+                remove(path)  # cut or changed, such as by a power cut: it is computed again
+                return None
             self._layers[layer] = values, ends
         return self._layers[layer]
 
@@ -224,14 +229,15 @@ class ActivationCache:
         lengths = self.tokens.lengths
         width = self.encoder.states(self.tokens.batch(np.argsort(lengths)[:1]), [layer])[layer].shape[-1]
         layer_size = int(lengths.sum()) * width * 2
+        _sweep(self.root, self.folder)
         every_layer = range(self.encoder.depth + 1 if self.encoder.layers else 1)
         layers = [number for number in every_layer if not (self.folder / str(number)).exists()]
         if layer_size * len(layers) > ALL_LAYERS_FRACTION * self.budget:
             layers = [layer]
-        free = self.budget - _stored_bytes(self.root)
+        free = self.budget - directory_size(self.root)
         if layer_size * len(layers) > free:
             _remove_oldest(self.root, self.folder, layer_size * len(layers) - free)
-            free = self.budget - _stored_bytes(self.root)
+            free = self.budget - directory_size(self.root)
         rows = np.arange(len(self.tokens))
         if layer_size * len(layers) > free:
             if any((self.folder / str(lower)).exists() for lower in range(layer)):
@@ -274,16 +280,26 @@ class ActivationCache:
                 (folders[layer] / "about.json").write_text(about)
 
 
-def _stored_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*.npy"))
+def _sweep(root: Path, keep: Path) -> None:
+    """Remove what workers that died left in caches that no process is computing."""
+    for folder in root.iterdir():
+        if folder != keep and folder.is_dir():
+            with suppress(OSError, LockTimeout):
+                lock = hold_lock(folder / "lock")
+                sweep_partial(folder)
+                lock.release()
 
 
 def _remove_oldest(root: Path, keep: Path, needed: int) -> None:
     """Remove the least recently used caches. A process that maps one keeps it until it ends."""
-    caches = sorted((folder for folder in root.iterdir() if folder.is_dir()), key=lambda path: path.stat().st_mtime)
-    for folder in caches:
+    used = {}
+    for folder in root.iterdir():
+        with suppress(FileNotFoundError):  # another process may remove caches, too
+            if folder.is_dir():
+                used[folder] = folder.stat().st_mtime
+    for folder in sorted(used, key=used.__getitem__):
         if needed <= 0:
             break
         if folder != keep:
-            needed -= _stored_bytes(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            needed -= directory_size(folder)
+            remove(folder)

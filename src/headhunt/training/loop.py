@@ -255,8 +255,7 @@ class Training:
             "seconds": self.seconds,
             "identity": self._identity(),
         }
-        # Not synced: after a crash of the machine the state can be computed again.
-        with atomic_path(Path(folder) / CHECKPOINT, sync=False) as path:
+        with atomic_path(Path(folder) / CHECKPOINT) as path:
             save_file(tensors, path, metadata={"training": json.dumps(position)})
 
     def restore(self, folder: str | Path) -> None:

@@ -102,7 +102,7 @@ class Solving:
             "bias": self._solution.bias,
             "penalty": np.array([self._solution.penalty]),
         }
-        with atomic_path(Path(folder) / CHECKPOINT, sync=False) as path:
+        with atomic_path(Path(folder) / CHECKPOINT) as path:
             save_file(arrays, path)
 
     def restore(self, folder: str | Path) -> None:
