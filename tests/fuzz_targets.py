@@ -32,6 +32,7 @@ from headhunt.data.loading import load_texts
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.plan import Plan
 from headhunt.spec import Space, Spec
 
 Read = Callable[[Any], object]
@@ -54,14 +55,18 @@ def _text_files(name: str) -> st.SearchStrategy[bytes]:
     content = _text_file(name)
     damaged = damaged_bytes(content)
     if name.endswith(".jsonl"):
-        values = damaged_values(good_objects()).map(lambda rows: b"\n".join(map(to_json, rows if isinstance(rows, list) else [rows])))
+        values = damaged_values(good_objects()).map(
+            lambda rows: b"\n".join(map(to_json, rows if isinstance(rows, list) else [rows]))
+        )
         return st.one_of(damaged, values)
     if name.endswith(".json"):
         return st.one_of(damaged, damaged_values(good_objects()).map(to_json))
     cell = st.sampled_from([*TEXTS, *NAMES, '"', '""', "a,b", "\r", "1e400", "nan"]).map(str)
     rows = st.lists(st.lists(cell, max_size=4), max_size=20)
     mark = "\t" if name.endswith(".tsv") else ","
-    odd = rows.map(lambda rows: as_csv([*GOOD, *rows], mark=mark, header=f"text{mark}label").encode("utf-8", "surrogatepass"))
+    odd = rows.map(
+        lambda rows: as_csv([*GOOD, *rows], mark=mark, header=f"text{mark}label").encode("utf-8", "surrogatepass")
+    )
     return st.one_of(damaged, odd)
 
 
@@ -147,10 +152,24 @@ def _run_command(*words: object) -> None:
         raise BrokenPromiseError(f"{words[0]} ended with {done.exit_code}: {done.exception!r}") from done.exception
 
 
+PLAN = Plan(
+    *(240, 200, 240, 240, 100, 240, 48),
+    epochs=10.0,
+    folds=3,
+    encoders=("a", "b"),
+    costs=(1.0, 2.5),
+    rows_per_second=10.0,
+    examples_per_second=3.0,
+    seconds=600.0,
+)
+
+
 def _run_target(name: str) -> Target:
     def prepare(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
         run = make_run(folder / "run", 6)
         path = run / name
+        if name == "plan.json":
+            RunDirectory(run).write_plan(PLAN)
         content = path.read_bytes()
         files = _ledgers(content) if name == "ledger.jsonl" else damaged_json(json.loads(content))
 
@@ -286,23 +305,32 @@ def _prepare_export(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
 @st.composite
 def _requests(draw: Callable[..., Any]) -> dict[str, Any]:
     valid = [{"text": "a good film"}, {"texts": ["a good film", "a bad one"]}]
-    body = draw(st.one_of(*map(damaged_json, valid), st.sampled_from([body for _, body in MALFORMED]), st.binary(max_size=64)))
+    body = draw(
+        st.one_of(*map(damaged_json, valid), st.sampled_from([body for _, body in MALFORMED]), st.binary(max_size=64))
+    )
     cuts = sorted(draw(st.lists(st.integers(0, len(body)), max_size=3)))
     name = st.one_of(
-        st.sampled_from([b"content-type", b"content-length", b"authorization", b"host", b"accept", b"range", b"cookie"]),
+        st.sampled_from(
+            [b"content-type", b"content-length", b"authorization", b"host", b"accept", b"range", b"cookie"]
+        ),
         st.binary(max_size=12),
     )
     value = st.one_of(
-        st.sampled_from([b"application/json", b"-1", b"1e3", b"9" * 5000, b"Bearer x", b"*/*", *BYTES]), st.binary(max_size=24)
+        st.sampled_from([b"application/json", b"-1", b"1e3", b"9" * 5000, b"Bearer x", b"*/*", *BYTES]),
+        st.binary(max_size=24),
     )
     headers = [(b"content-type", b"application/json")] if draw(st.integers(0, 3)) else []
-    path = st.sampled_from(["/predict", "/predict", "/predict", "/", "/health", "/metrics", "/openapi.json", "/../x", "/%00", "//"])
+    headers += [(b"authorization", b"Bearer x")] if draw(st.integers(0, 3)) else []
+    path = st.sampled_from(
+        ["/predict", "/predict", "/predict", "/", "/health", "/metrics", "/openapi.json", "/../x", "/%00", "//"]
+    )
     return {
         "method": draw(st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "OPTIONS", "HEAD", "X" * 50])),
         "path": draw(st.one_of(path, st.text(max_size=20).map(lambda text: "/" + text))),
         "headers": headers + draw(st.lists(st.tuples(name, value), max_size=3)),
         "query_string": draw(st.binary(max_size=10)),
         "chunks": [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)],
+        "token": draw(st.booleans()),
         "leaves": draw(st.integers(0, 9)) == 0,
     }
 
@@ -322,8 +350,7 @@ def _prepare_requests(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
     services = [loop.run_until_complete(start(token)) for token in (None, "x")]
 
     def read(request: dict[str, Any]) -> None:
-        for service in services:
-            loop.run_until_complete(_send(service, request))
+        loop.run_until_complete(_send(services[request["token"]], request))
 
     return _requests(), read
 
@@ -374,7 +401,9 @@ TARGETS = {
     for target in (
         *map(_data_target, (*TEXT_FILES, *TABLE_FILES)),
         *(_data_target(name, packed=True) for name in ("data.csv", "data.jsonl")),
-        *map(_run_target, ("ledger.jsonl", "search.json", "plan.json", "result.json", "task/task.json", "ablation.json")),
+        *map(
+            _run_target, ("ledger.jsonl", "search.json", "plan.json", "result.json", "task/task.json", "ablation.json")
+        ),
         *map(_space_target, (".json", ".toml")),
         Target("spec.json", _prepare_spec),
         *map(_model_target, ("headhunt.json", "config.json", "tokenizer_config.json")),

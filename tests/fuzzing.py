@@ -29,7 +29,15 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of `sys.audit` that change files, with the number of path arguments, and events that run other code.
 CHANGES = {"os.mkdir": 1, "os.rmdir": 1, "os.remove": 1, "os.rename": 2, "os.link": 2, "os.symlink": 2, "os.chmod": 1}
 CHANGES |= {"os.truncate": 1, "shutil.rmtree": 1}
-RUNNING = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pickle.find_class", "socket.connect"}
+RUNNING = {
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "pickle.find_class",
+    "socket.connect",
+}
 
 
 class BrokenPromiseError(BaseException):
@@ -102,7 +110,7 @@ class Guard:
                     self._check_path(event, path)
 
     def _check_path(self, event: str, path: Any) -> None:
-        resolved = os.path.realpath(os.fsdecode(path))  # noqa: PTH118
+        resolved = os.path.realpath(os.fsdecode(path))
         inside = resolved == self.folder or resolved.startswith(self.folder + os.sep)
         if not inside and resolved != os.devnull and "__pycache__" not in resolved:
             self.broken.append(f"{event} of {resolved}")

@@ -19,11 +19,71 @@ RAW = {
     DIGITS: "9" * 5_000,
     OVERFLOW: "-1e400",
 }
-NAMES = ["../../outside", "/etc/passwd", "..", ".", "a/b", "a\\b", "C:\\x", "a\0b", "x" * 5_000, "__class__", "outside.py"]
-TEXTS = ["", " ", "\0", "\ud800", "\u202e", "é" * 3, "nan", "off", "true", "1e5", "{}", "%s%n", "{0.__class__}", "\n", "|"]
-NUMBERS = [0, -1, 1, 2, 255, 2**31, -(2**63), 2**63, 10**30, 0.0, -0.0, 1e-320, 0.5, 1e308, math.nan, math.inf, -math.inf]
+NAMES = [
+    "../../outside",
+    "/etc/passwd",
+    "..",
+    ".",
+    "a/b",
+    "a\\b",
+    "C:\\x",
+    "a\0b",
+    "x" * 5_000,
+    "__class__",
+    "outside.py",
+]
+TEXTS = [
+    "",
+    " ",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "é" * 3,
+    "nan",
+    "off",
+    "true",
+    "1e5",
+    "{}",
+    "%s%n",
+    "{0.__class__}",
+    "\n",
+    "|",
+]
+NUMBERS = [
+    0,
+    -1,
+    1,
+    2,
+    255,
+    2**31,
+    -(2**63),
+    2**63,
+    10**30,
+    0.0,
+    -0.0,
+    1e-320,
+    0.5,
+    1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+]
 VALUES = [None, True, False, [], {}, [[]], [None], {"": None}, *NUMBERS, *TEXTS, *NAMES, *RAW]
-BYTES = [b"", b"\0", b"\xff" * 8, b"\x80", b"\n", b'"', b",", b"{", b"]", b"NaN", b"\xed\xa0\x80", b"\x7f\xff\xff\xff", b"\0" * 64]
+BYTES = [
+    b"",
+    b"\0",
+    b"\xff" * 8,
+    b"\x80",
+    b"\n",
+    b'"',
+    b",",
+    b"{",
+    b"]",
+    b"NaN",
+    b"\xed\xa0\x80",
+    b"\x7f\xff\xff\xff",
+    b"\0" * 64,
+]
 
 
 @st.composite
@@ -94,7 +154,9 @@ def to_json(document: Any) -> bytes:
 
 def to_toml(document: Any) -> bytes:
     """Write damaged data as TOML, with inline tables."""
-    lines = [f"{json.dumps(key)} = {_toml(value)}" for key, value in document.items()] if isinstance(document, dict) else []
+    lines = (
+        [f"{json.dumps(key)} = {_toml(value)}" for key, value in document.items()] if isinstance(document, dict) else []
+    )
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
@@ -120,7 +182,9 @@ def odd_tables(draw: Callable[..., Any]) -> pa.Table:
     """Return a table of texts and labels whose columns have unusual types, names, nulls or sizes."""
     rows = draw(st.sampled_from([0, 1, 12, 12, 12, 40]))
     columns, names = [], []
-    for name in draw(st.permutations(["text", "label", "text_b", "", "x" * 300, "a\nb", "text"]))[: draw(st.integers(1, 4))]:
+    for name in draw(st.permutations(["text", "label", "text_b", "", "x" * 300, "a\nb", "text"]))[
+        : draw(st.integers(1, 4))
+    ]:
         names.append(name)
         columns.append(draw(_columns(rows)))
     return pa.Table.from_arrays(columns, names=names)

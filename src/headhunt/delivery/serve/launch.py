@@ -114,7 +114,10 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) 
 
 def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
     try:
-        return model(folder, threads=threads)
+        opened = model(folder, threads=threads)
+        # Settings that do not fit the graph are found by the first prediction only.
+        opened.predict(["a"], ["a"] if opened.pair else None)
+        return opened
     except Exception as error:  # a damaged file can make the runtime raise anything
         reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
