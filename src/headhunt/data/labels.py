@@ -1,6 +1,5 @@
 """Convert a column of labels to targets: infer the problem type, name the classes, report unusable labels."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from headhunt.data.columns import is_string
 from headhunt.data.problems import Problems, count, list_rows, quote, quote_some
 from headhunt.data.sources import Rows
+from headhunt.storage import parse_json
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 PROBLEM_TYPES: tuple[ProblemType, ...] = ("single_label_classification", "multi_label_classification", "regression")
@@ -140,7 +140,7 @@ def _parse_lists(column: pa.ChunkedArray, problem_type: ProblemType | None) -> p
     cells = column.to_pylist()
     if bracketed:
         try:
-            lists = [None if cell is None else [str(entry) for entry in json.loads(cell)] for cell in cells]
+            lists = [None if cell is None else [str(entry) for entry in parse_json(cell)] for cell in cells]
             return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
         except (ValueError, TypeError):
             return None

@@ -136,7 +136,7 @@ def _convert(table: pa.Table, schema: pa.Schema) -> pa.Table:
             continue
         column = table[field.name]
         nested = pa.types.is_nested(column.type) and pa.types.is_string(field.type)
-        columns.append(pa.array(map(str, column.to_pylist())) if nested else column.cast(field.type))
+        columns.append(pa.array(map(str, to_values(column))) if nested else column.cast(field.type))
     return pa.table(columns, schema=schema)
 
 
@@ -228,6 +228,21 @@ def from_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1)
             mixed[name] = _describe_mix(values, first)
             arrays[name] = pa.array([None if value is None else _to_text(value) for value in values], pa.string())
     return pa.table(arrays)
+
+
+def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the Python values of a column. Dates and times that Python cannot hold become text."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        return [_to_value(item) for item in column]
+
+
+def _to_value(item: pa.Scalar) -> Any:
+    try:
+        return item.as_py()
+    except (OverflowError, ValueError):
+        return f"a value of type {item.type}"
 
 
 def _to_text(value: Any) -> str:
