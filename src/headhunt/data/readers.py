@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
 from headhunt.data.problems import Problems, UnreadableError, brief, quote
-from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached
+from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached, simplify_types
 from headhunt.storage import MAX_DEPTH, cache_dir, check_nesting
 
 FORMATS = {
@@ -115,7 +115,7 @@ def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> 
 
 def _read_plain(path: Path, origin: Path, file_format: str, where: str, problems: Problems) -> Table:
     if file_format == "arrow":
-        return Table(map_arrow(path), np.empty(0, np.int64), {})
+        return Table(simplify_types(map_arrow(path)), np.empty(0, np.int64), {})
     if file_format == "parquet":
         return read_cached(path, origin, "", problems, lambda writer: _write_parquet(path, writer))
     _check_bytes(path, where, problems)
@@ -131,12 +131,12 @@ def _write_parquet(path: Path, writer: TableWriter) -> None:
         for batch in file.iter_batches(batch_size=step):
             batches.append(batch)
             if sum(piece.nbytes for piece in batches) > BLOCK_BYTES or len(batches) == 64:
-                writer.add(pa.Table.from_batches(batches))
+                writer.add(simplify_types(pa.Table.from_batches(batches)))
                 batches = []
         if batches:
-            writer.add(pa.Table.from_batches(batches))
+            writer.add(simplify_types(pa.Table.from_batches(batches)))
         if not writer.rows:
-            writer.add(file.schema_arrow.empty_table())
+            writer.add(simplify_types(file.schema_arrow.empty_table()))
 
 
 def _check_bytes(path: Path, where: str, problems: Problems) -> None:
