@@ -125,7 +125,7 @@ class Space:
         self, seed: int, *, encoder: str | None = None, pair: bool = True, problem_type: str | None = None
     ) -> Spec:
         """Draw a candidate at random; see `sample`."""
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311 - reproducible draws, not secrets
         return self.sample(
             lambda path, leaf: draw_leaf(leaf, rng), encoder=encoder, pair=pair, problem_type=problem_type
         )

@@ -211,7 +211,7 @@ class Study:
 
     def seed_of(self, trial: int) -> int:
         """Return the seed of a trial's training."""
-        return random.Random(f"{self.seed}/{trial}").randrange(2**31)
+        return random.Random(f"{self.seed}/{trial}").randrange(2**31)  # noqa: S311 - reproducible draws, not secrets
 
     def _catch_up(self) -> None:
         """Pass the events of the ledger to the rungs and the strategy, in order."""

@@ -137,7 +137,7 @@ def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
         notify(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
         command = [sys.executable, "-c", EXPORT, str(folder), str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
         out.chmod(0o700)

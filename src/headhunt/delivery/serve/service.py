@@ -38,7 +38,7 @@ MAX_BUFFERED = 64_000_000  # bytes of partly received requests, of all clients t
 MAX_DIGITS = 18  # of a content length
 DISCARD_SECONDS = 2.0  # time to read and discard the body of a refused request, so that the client sees the response
 CLIENT_CLOSED_REQUEST = 499  # the status that proxies log if the client disconnects before the response
-TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'
+TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'  # noqa: S105 - a message, not a secret
 TOKEN_HEADER = (b"www-authenticate", b"Bearer")
 
 
