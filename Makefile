@@ -1,5 +1,5 @@
-# install · fix · check · test · docs. An active virtual environment is expected.
-.PHONY: install fix check test docs
+# install · fix · check · test · docs · audit. An active virtual environment is expected.
+.PHONY: install fix check test docs audit
 COVERAGE = --cov --cov-report=term
 
 install:  ## torch first: a build that is already installed is kept, for example one for CPUs
@@ -20,6 +20,10 @@ check:  ## format, lint, types, layers, structure
 
 test:  ## PYTEST="-m 'not slow'" leaves out the slow tests; COVERAGE= leaves out coverage
 	pytest -n 2 --dist loadgroup $(COVERAGE) $(PYTEST)
+
+audit:  ## known vulnerabilities of the installed packages; needs the network, so it is no part of check
+	python -m pip_audit --version > /dev/null 2>&1 || pip install pip-audit
+	python -m pip_audit --local --skip-editable
 
 docs:  ## generate docs/commands.md from the commands
 	python docs/make_commands.py

@@ -4,6 +4,9 @@ Each repeat runs every script in the old and in the new checkout, in alternating
 new checkout is faster. The interval is a 95 % t-interval of the mean log ratio over the repeats.
 
     python benchmarks/compare_checkouts.py --data DIR --old DIR --out FILE
+
+`overhead` is the throughput of a search: trials per second, in one process and on Ray. Quick runs of `corpus` and
+`service` are short; `--full service` measures a minute of each service, `--corpus-rows 100000` more shards.
 """
 
 from __future__ import annotations
@@ -68,11 +71,16 @@ def _service(result: dict[str, Any]) -> Speeds:
     return {"service": float(result["texts_per_second"]["service"])}
 
 
+def _corpus(result: dict[str, Any]) -> Speeds:
+    return {"corpus": float(result["rows_a_second"])}
+
+
 SCRIPTS: dict[str, Callable[[dict[str, Any]], Speeds]] = {
     "throughput": _throughput,
     "features": _features,
     "overhead": _overhead,
     "service": _service,
+    "corpus": _corpus,
 }
 
 
@@ -82,6 +90,10 @@ def run(checkout: Path, script: str, args: argparse.Namespace, encoder: str, ext
         command, extra = [sys.executable, "-c", SPEED, str(args.data.absolute()), encoder], []
     else:
         command = [sys.executable, f"benchmarks/{script}.py", "--data", str(args.data.absolute()), "--encoder", encoder]
+        if script == "corpus" and args.corpus_rows and not args.quick:
+            extra = ["--rows", str(args.corpus_rows)]
+        elif script != "features":
+            extra = [word for word in extra if word == "--quick"]  # only features.py has --repeats
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     process = subprocess.run([*command, *extra], cwd=checkout, env=environment, capture_output=True, text=True)
     if process.returncode:
@@ -101,6 +113,7 @@ def main() -> None:
     parser.add_argument("--old", type=Path, required=True, help="the checkout to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each script in each checkout")
     parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS), help="scripts to run")
+    parser.add_argument("--corpus-rows", type=int, default=None, help="rows of the corpus; default: a quick run")
     parser.add_argument("--full", nargs="*", default=[], help="scripts that run at full size")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)

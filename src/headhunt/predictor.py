@@ -21,7 +21,7 @@ from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
 from headhunt.run.schema import is_bare_name
 from headhunt.spec import Recipe, Spec
-from headhunt.storage import write_text
+from headhunt.storage import read_json, write_text
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length, tokenise
 
@@ -295,12 +295,16 @@ class Predictor(_Model):
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)
                 known["thresholds"] = check_thresholds(thresholds, known["problem_type"], len(known["labels"]))
+            options: dict[str, Any] = {"device": device, "precision": precision}
+            predictor = cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, **options)
+            # Settings that do not fit each other, or the weights, are found by the first prediction only.
+            predictor.predict("a", "a" if predictor.pair else None)
         except _AdviceError:
             raise
         except Exception as error:  # damaged files raise errors of many libraries
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
             raise ModelError(f"{folder} cannot be loaded: {reason}. Save the model again.") from None
-        return cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, device=device, precision=precision)
+        return predictor
 
 
 class Ensemble(_Model):
@@ -401,7 +405,7 @@ def open_model(
     if not isinstance(names, list) or not names or not all(map(is_bare_name, names)):
         raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
     members = [Predictor.load(folder / name, **options) for name in names]
-    return Ensemble(members, json.loads((folder / CARD).read_text(encoding="utf-8")))
+    return Ensemble(members, read_json(folder / CARD))
 
 
 class _AdviceError(ModelError):
@@ -411,14 +415,14 @@ class _AdviceError(ModelError):
 def _members_of(folder: Path) -> Any:
     """Return the member names in a folder's headhunt.json; None if it is not an ensemble."""
     try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        card = read_json(folder / CARD)
     except (OSError, ValueError):
         return None
     return card.get("ensemble") if isinstance(card, dict) else None
 
 
 def _read_card(path: Path) -> dict[str, Any]:
-    card = json.loads(path.read_text(encoding="utf-8"))
+    card = read_json(path)
     if isinstance(card, dict) and "kind" in card:
         raise _AdviceError(
             f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
@@ -428,6 +432,10 @@ def _read_card(path: Path) -> dict[str, Any]:
     for name in ("problem_type", "labels", "pair", "recipe", "spec"):
         if name not in card:
             raise ModelError(f"{path.name} must contain {name!r}")
+    if not isinstance(card["pair"], bool) or card["problem_type"] not in (*OUTPUT_NOUNS, "regression"):
+        raise ModelError(f"{path.name} must have a problem_type, and pair must be true or false")
+    if not isinstance(card["labels"], list) or not all(isinstance(label, str) for label in card["labels"]):
+        raise ModelError(f"the labels in {path.name} must be a list of strings")
     return card
 
 

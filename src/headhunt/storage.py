@@ -1,4 +1,4 @@
-"""Write files atomically, take locks and find the cache directory.
+"""Write files atomically, parse JSON safely, take locks and find the cache directory.
 
 A reader never sees half a file: data goes to a temporary file with a unique name in the same directory, is synced, and
 is renamed into place. Directories are written the same way.
@@ -29,6 +29,8 @@ PARTIAL = ".partial"  # the suffix of every temporary file and directory
 MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
 MAX_CACHE_DAYS = 60  # since the last use
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS)
+MAX_DIGITS = 100  # of an integer in a file; a float holds three times as many
+MAX_DEPTH = 64  # levels of nested lists and objects in a file
 
 LockTimeout = filelock.Timeout
 """Raised by `hold_lock` if another process holds the lock."""
@@ -178,6 +180,53 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write an indented JSON file atomically."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that may be damaged or hostile; see `parse_json`."""
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that may be damaged or hostile, so that nothing after it fails on values that JSON allows.
+
+    Raises:
+        ValueError: If it is not JSON, is nested too deeply, or has half characters or integers of many digits.
+    """
+    try:
+        value = json.loads(text, parse_int=_parse_integer)
+    except RecursionError:
+        raise ValueError(f"more than {MAX_DEPTH} levels of nesting") from None
+    check_nesting(value)
+    marks = ("\\ud", "\\uD") if isinstance(text, str) else (b"\\ud", b"\\uD")
+    if any(mark in text for mark in marks):  # type: ignore[operator]
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
+
+
+def _parse_integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits):,} digits")
+    return int(digits)
+
+
+def check_nesting(value: Any) -> None:
+    """Refuse nested lists and objects that recursive functions cannot walk.
+
+    Raises:
+        ValueError: If there are too many levels.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for inner in level
+            if isinstance(inner, dict | list)
+            for item in (inner.values() if isinstance(inner, dict) else inner)
+        ]
+        if not level:
+            return
+    raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headhunt.data.problems import Problems, quote, quote_some
 from headhunt.data.sources import Rows
+from headhunt.data.tables import to_values
 
 _PAIRS = (
     "text text_b|text_a text_b|text1 text2|text_1 text_2|sentence1 sentence2|sentence_1 sentence_2|"
@@ -224,7 +225,7 @@ class _Finder:
         self.problems.add(self.rows.where, what, remedy)
 
     def _example(self, name: str) -> Any:
-        return next((value for value in self._sample(name).to_pylist() if value is not None), "")
+        return next((value for value in to_values(self._sample(name)) if value is not None), "")
 
     def _sample(self, name: str) -> pa.Array:
         return self.rows.read(name, 0, min(_SAMPLE, len(self.rows)))
@@ -240,7 +241,7 @@ class _Finder:
         """Return True for distinct texts of several words or in a script beyond ASCII, unlike identifiers."""
         if _NOT_CONTENT.search(name.lower()):
             return False
-        values = [str(value) for value in self._sample(name).to_pylist() if value is not None]
+        values = [str(value) for value in to_values(self._sample(name)) if value is not None]
         prose = sum(len(value.split()) > 2 or not value.isascii() for value in values)
         return bool(values) and prose >= len(values) / 2 and len(set(values)) > len(values) / 2
 

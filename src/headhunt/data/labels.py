@@ -1,6 +1,5 @@
 """Convert a column of labels to targets: infer the problem type, name the classes, report unusable labels."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headhunt.data.columns import is_string
-from headhunt.data.problems import Problems, count, list_rows, quote, quote_some
+from headhunt.data.problems import Problems, brief, count, list_rows, quote, quote_some
 from headhunt.data.sources import Rows
+from headhunt.storage import parse_json
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 PROBLEM_TYPES: tuple[ProblemType, ...] = ("single_label_classification", "multi_label_classification", "regression")
@@ -62,20 +62,32 @@ def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problem
         problems.add(rows.where, what, "Use one type for all labels, for example text")
         return None
     column = rows.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    try:
+        column.validate(full=True)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+    except pa.ArrowException as error:
+        problems.add(rows.where, f"label column {quote(name)} is damaged ({brief(error)})", "Write it again, in UTF-8")
+        return None
     if is_string(column.type):
         lists = _parse_lists(column, problem_type)
         column = column if lists is None else lists
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
+    lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    lists = lists or pa.types.is_fixed_size_list(column.type)
+    if lists and _can_be_label(column.type.value_type):
         return _read_lists(rows, name, column)
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_temporal(column.type):
+    if not _can_be_label(column.type):
         problems.add(
             rows.where, f"label column {quote(name)} holds {column.type} values", 'Set label="NAME" to another'
         )
         return None
     distinct, codes = _encode(_apply_class_names(column, rows.class_names.get(name)))
     return LabelColumn(rows, distinct, codes, None, np.flatnonzero(codes < 0))
+
+
+def _can_be_label(kind: pa.DataType) -> bool:
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return number or is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
 
 
 def _read_lists(rows: Rows, name: str, column: pa.ChunkedArray) -> LabelColumn:
@@ -110,12 +122,19 @@ def _encode(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
         values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
         values = _parse_numbers(values)
     elif pa.types.is_integer(values.type):
-        values = values.cast(pa.int64())
+        values = _to_integers(values)
     elif pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
         values = values.cast(pa.float64())
     merged = values.dictionary_encode()  # stripping and parsing numbers can make values equal
     places = merged.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     return merged.dictionary, np.append(places, -1)[codes]
+
+
+def _to_integers(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:  # identifiers beyond 63 bits, which are names of classes rather than numbers
+        return values.cast(pa.string())
 
 
 def _parse_numbers(values: pa.Array) -> pa.Array:
@@ -140,7 +159,7 @@ def _parse_lists(column: pa.ChunkedArray, problem_type: ProblemType | None) -> p
     cells = column.to_pylist()
     if bracketed:
         try:
-            lists = [None if cell is None else [str(entry) for entry in json.loads(cell)] for cell in cells]
+            lists = [None if cell is None else [str(entry) for entry in parse_json(cell)] for cell in cells]
             return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
         except (ValueError, TypeError):
             return None

@@ -6,6 +6,7 @@ Text formats may be compressed with gzip. Everything that cannot be read is adde
 import gzip
 import json
 import mmap
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ import pyarrow.parquet as pq
 from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
 from headhunt.data.problems import Problems, UnreadableError, brief, quote
-from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached
-from headhunt.storage import cache_dir
+from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached, simplify_types
+from headhunt.storage import MAX_DEPTH, cache_dir, check_nesting
 
 FORMATS = {
     ".csv": "csv",
@@ -38,6 +39,7 @@ FORMATS = {
 _MAGIC = {b"PAR1": "Parquet", b"PK\x03\x04": "zip or Excel", b"\x89PNG": "PNG", b"%PDF": "PDF", b"\x1f\x8b": "gzip"}
 _SURROGATE = "with half a character (a lone surrogate such as \\ud83d)"
 _WHOLE_CHARACTERS = "Write both halves, or the character itself in UTF-8"
+_NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}]')  # strings, and everything else but brackets
 _ONE_PER_LINE = 'Write one object per line, such as {"text": "…", "label": "…"}'
 
 
@@ -113,7 +115,7 @@ def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> 
 
 def _read_plain(path: Path, origin: Path, file_format: str, where: str, problems: Problems) -> Table:
     if file_format == "arrow":
-        return Table(map_arrow(path), np.empty(0, np.int64), {})
+        return Table(simplify_types(map_arrow(path)), np.empty(0, np.int64), {})
     if file_format == "parquet":
         return read_cached(path, origin, "", problems, lambda writer: _write_parquet(path, writer))
     _check_bytes(path, where, problems)
@@ -129,12 +131,12 @@ def _write_parquet(path: Path, writer: TableWriter) -> None:
         for batch in file.iter_batches(batch_size=step):
             batches.append(batch)
             if sum(piece.nbytes for piece in batches) > BLOCK_BYTES or len(batches) == 64:
-                writer.add(pa.Table.from_batches(batches))
+                writer.add(simplify_types(pa.Table.from_batches(batches)))
                 batches = []
         if batches:
-            writer.add(pa.Table.from_batches(batches))
+            writer.add(simplify_types(pa.Table.from_batches(batches)))
         if not writer.rows:
-            writer.add(file.schema_arrow.empty_table())
+            writer.add(simplify_types(file.schema_arrow.empty_table()))
 
 
 def _check_bytes(path: Path, where: str, problems: Problems) -> None:
@@ -194,18 +196,36 @@ def _write_json(path: Path, where: str, problems: Problems, writer: TableWriter)
     first = 1
     parser = _LineParser()
     for piece in _iterate_pieces(path):
-        lines = len([line for line in piece.split(b"\n") if line.strip()])
+        lines = [line for raw in piece.split(b"\n") if (line := raw.strip())]
         if not lines:
             continue
         try:
+            if not all(map(_is_flat_object, lines)):
+                raise TypeError("only the parser of single lines takes these")
             options = pajson.ReadOptions(use_threads=False, block_size=len(piece) + 1)
             table = pajson.read_json(pa.BufferReader(piece), read_options=options)
             writer.add(table)
         except (pa.ArrowException, TypeError):
             writer.add(_from_objects(parser.parse(piece, first), writer.mixed, first))
-        first += lines
+        first += len(lines)
     parser.report(where, problems)
     writer.skipped = parser.skipped
+
+
+def _is_flat_object(line: bytes) -> bool:
+    """Return whether Arrow can parse a line: it ends the process if lists or objects are nested too deeply.
+
+    A line that starts and ends with a brace is complete, so that no nesting goes on in the next line.
+    """
+    if not (line[:1] == b"{" and line[-1:] == b"}"):
+        return False
+    if line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
+        return True
+    depth = deepest = 0
+    for mark in _NO_BRACKETS.sub(b"", line):
+        depth += 1 if mark in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest <= MAX_DEPTH
 
 
 def _iterate_pieces(path: Path) -> Iterator[bytes]:
@@ -244,6 +264,7 @@ class _LineParser:
         for number, line in enumerate(lines, first):
             try:
                 value = json.loads(line)
+                check_nesting(value)
             except (ValueError, RecursionError) as error:
                 self.invalid.append(number)
                 self.reason = self.reason or brief(error)
@@ -274,6 +295,7 @@ def _has_surrogate(value: Any) -> bool:
 def _write_json_array(path: Path, where: str, problems: Problems, writer: TableWriter) -> None:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
+        check_nesting(rows)
     except (ValueError, RecursionError) as error:
         problems.add(where, f"the file is not valid JSON ({brief(error)})", "Write one object per line instead")
         raise UnreadableError from None

@@ -1,6 +1,5 @@
 """Read any source (a file, a folder, a data frame, lists) as rows of Arrow tables, split by split."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 from headhunt.data.problems import Problems, count, quote, quote_some
 from headhunt.data.readers import detect_format, read_file
 from headhunt.data.tables import from_columns
+from headhunt.storage import parse_json
 
 SPLIT_NAMES = {
     "train": "train",
@@ -250,11 +250,12 @@ def _read_dataset(source: Any, where: str) -> Rows:
 def _read_class_names(rows: Rows) -> Rows:
     """Read class names from the metadata that `datasets` writes into its tables."""
     try:
-        features = json.loads((rows.table.schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse_json((rows.table.schema.metadata or {})[b"huggingface"])["info"]["features"]
         for name, feature in features.items():
             inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
-            if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
-                rows.class_names[name] = list(inner["names"])
+            names = inner.get("names") if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" else None
+            if isinstance(names, list) and names and all(isinstance(label, str) for label in names):
+                rows.class_names[name] = names
     except (KeyError, ValueError, TypeError, AttributeError):
         pass
     return rows

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 
 from headhunt.data.decoding import SizeLimit, TooLargeError, check_table
@@ -136,7 +137,7 @@ def _convert(table: pa.Table, schema: pa.Schema) -> pa.Table:
             continue
         column = table[field.name]
         nested = pa.types.is_nested(column.type) and pa.types.is_string(field.type)
-        columns.append(pa.array(map(str, column.to_pylist())) if nested else column.cast(field.type))
+        columns.append(pa.array(map(str, to_values(column))) if nested else column.cast(field.type))
     return pa.table(columns, schema=schema)
 
 
@@ -228,6 +229,36 @@ def from_columns(columns: dict[str, Any], mixed: dict[str, str], first: int = 1)
             mixed[name] = _describe_mix(values, first)
             arrays[name] = pa.array([None if value is None else _to_text(value) for value in values], pa.string())
     return pa.table(arrays)
+
+
+def simplify_types(table: pa.Table) -> pa.Table:
+    """Return a table whose texts and numbers have types that all functions of Arrow take."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_run_end_encoded(field.type):
+            column = pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], field.type.value_type)
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
+        elif str(column.type) in ("string_view", "binary_view"):
+            column = column.cast(pa.large_string() if str(column.type) == "string_view" else pa.large_binary())
+        if column.type != field.type:
+            table = table.set_column(place, field.name, column)
+    return table
+
+
+def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the Python values of a column. Dates and times that Python cannot hold become text."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        return [_to_value(item) for item in column]
+
+
+def _to_value(item: pa.Scalar) -> Any:
+    try:
+        return item.as_py()
+    except (OverflowError, ValueError):
+        return f"a value of type {item.type}"
 
 
 def _to_text(value: Any) -> str:

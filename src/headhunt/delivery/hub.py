@@ -19,6 +19,7 @@ from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
+from headhunt.storage import read_json
 
 CODE = ("architecture.py", "configuration.py", "heads.py", "model.py")
 CONFIG, AUTO_MAP = "config.json", "auto_map"
@@ -127,7 +128,7 @@ def _safe_contents(folder: Path) -> dict[str, bytes]:
         folder: A model that Headhunt can load.
     """
     contents: dict[str, bytes] = {}
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = read_json(folder / CONFIG)
     expected = {key: value for key, value in config.items() if key != AUTO_MAP}
     if config.get("model_type") == HeadhuntConfig.model_type:
         package = Path(modeling.__path__[0])
@@ -138,7 +139,7 @@ def _safe_contents(folder: Path) -> dict[str, bytes]:
         contents[CONFIG] = _encode(expected)
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
-        config = json.loads(settings.read_text(encoding="utf-8"))
+        config = read_json(settings)
         if AUTO_MAP in config:
             contents[settings.name] = _encode({key: value for key, value in config.items() if key != AUTO_MAP})
     return contents
@@ -258,7 +259,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / CARD).read_text(encoding="utf-8"))
+    return read_json(folder / CARD)
 
 
 def _is_finite(value: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import threading
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from headhunt.errors import HeadhuntError
 from headhunt.spec import DEFAULT_ENCODER
+from headhunt.storage import read_json
 
 AUTO = "auto"
 BYTES = 4
@@ -280,7 +280,7 @@ def _weights(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            shards = sorted(set(read_json(index)["weight_map"].values()))
             if all((folder / shard).is_file() for shard in shards):
                 return [folder / shard for shard in shards]
     return []

@@ -147,7 +147,7 @@ def _fit_vectorizers(texts: Sequence[str], pair: bool) -> tuple[list[Any], list[
 
     settings: dict[str, Any] = {"sublinear_tf": True, "preprocessor": _prepare}
     # One-letter words count too: "I", and the words of some languages.
-    kinds = [TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", **settings)]
+    kinds = [TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", **settings)]  # noqa: S106 - a pattern of words, not a secret
     if sum(map(_length, texts)) <= _character_limit(pair):
         kinds.append(TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), min_df=min(2, len(texts)), **settings))
     vectorizers, weights = [], []

@@ -7,11 +7,13 @@ builder (`heads.py`) derives them, so that an invalid shape cannot be expressed.
 from __future__ import annotations
 
 import difflib
+import sys
 import types
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 SCHEMA = 1
+MAX_INTEGER = 1 << 63  # numpy and torch take no larger ones
 
 # The modules of these names are in `heads.py`; a test checks that both lists are equal.
 POOLINGS = {
@@ -192,10 +194,16 @@ def _fits(hint: Any, value: Any) -> bool:
     if hint is type(None):
         return value is None
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INTEGER
     return isinstance(value, hint)
+
+
+def is_number(value: Any) -> bool:
+    """Return True for integers and floats that are finite as floats."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _describe(hint: Any) -> str:

@@ -6,7 +6,6 @@ This module knows the differences between families of encoders. A saved model do
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from headhunt.modeling.architecture import Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.heads import Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.storage import read_json
 
 # Names of the dropout of the encoder and of the classification head in the configurations of all families.
 ENCODER_DROPOUTS = (
@@ -182,7 +182,7 @@ def build(
 
 def has_unknown_encoder(folder: Path) -> bool:
     """Return True if the encoder of a saved model has its own code that is not registered yet."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     encoder = config.get("encoder") if config.get("model_type") == HeadhuntConfig.model_type else None
     return encoder is not None and encoder["model_type"] not in CONFIG_MAPPING
 

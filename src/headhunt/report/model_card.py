@@ -50,8 +50,8 @@ def write(
         result: Result of the search.
         command: Command that produced the model.
     """
-    facts = json.loads((folder / MODEL_INFO).read_text(encoding="utf-8"))
-    facts["thresholds"] = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("thresholds")
+    facts = storage.read_json(folder / MODEL_INFO)
+    facts["thresholds"] = storage.read_json(folder / "config.json").get("thresholds")
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     # An atomic write makes a new file: models in a run may share their files by hard links.
     storage.write_text(

@@ -19,6 +19,7 @@ from headhunt.report.sections import SECTIONS
 from headhunt.report.svg import number, read_asset, signed
 from headhunt.report.terminal import format_duration
 from headhunt.run.directory import RunDirectory
+from headhunt.run.schema import RunError
 
 DELIVERED = {"winner": "winner", "plain": "plain head", "best so far": "best model so far"}
 
@@ -33,9 +34,16 @@ def write(folder: str | Path) -> Path:
         RunError: If there is no run in the folder.
     """
     directory = RunDirectory(Path(folder))
-    found = collect_facts(folder)
+    try:
+        found = collect_facts(folder)
+        page = render(found)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # typed, but not what a search writes
+        raise RunError(
+            f"The files of {folder} hold values that do not fit each other ({error!r:.200}). They were changed, or are "
+            "of different runs; resume the search to write them again."
+        ) from error
     storage.write_text(directory.report_data, json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
-    storage.write_text(directory.report, render(found))
+    storage.write_text(directory.report, page)
     return directory.report
 
 

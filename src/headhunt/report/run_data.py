@@ -5,7 +5,6 @@ A search may be running, finished or interrupted: parts that are not known yet a
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.run.task import TaskInfo
 from headhunt.spec import Leaf, Space
+from headhunt.storage import read_json
 from headhunt.study.candidates import Candidates
 
 TEST_ROWS, VALIDATION_ROWS = "test rows", "validation rows"
@@ -118,11 +118,11 @@ class RunData:
         """The number of encoder layers, from the configuration of a model on disk or of the encoder itself."""
         for place in (self.model, Path(self.settings.encoder)):
             try:
-                config = json.loads((place / "config.json").read_text(encoding="utf-8")) if place else {}
+                config = read_json(place / "config.json") if place else {}
             except (OSError, ValueError):
                 continue
-            for part in (config, config.get("encoder") or {}):
+            for part in (config, config.get("encoder") if isinstance(config, dict) else None):
                 for name in ("num_hidden_layers", "n_layers", "num_layers"):
-                    if isinstance(part.get(name), int):
+                    if isinstance(part, dict) and isinstance(part.get(name), int):
                         return int(part[name])
         return None

@@ -45,7 +45,8 @@ def _scores(found: Facts) -> str:
         text = f"On {rows_text(scores)}. Candidates were chosen by these rows, so the winner's score is too optimistic."
     main, *others = scores["metrics"]
     intro = f"<p>{text} A dot is a score, the line its 95&nbsp;% interval.</p>"
-    chart = both_widths(lambda width: charts.whiskers(scores["metrics"][main], main, width))
+    drawn = _with_numbers(scores["metrics"][main], "value", "low", "high")
+    chart = both_widths(lambda width: charts.whiskers(drawn, main, width)) if drawn else ""
     if not others:
         return intro + chart
     heads = ["", *(item["name"] for item in scores["metrics"][main])]
@@ -54,6 +55,11 @@ def _scores(found: Facts) -> str:
         for metric, items in scores["metrics"].items()
     ]
     return f"{intro}{chart}<details><summary>All metrics</summary>{table(heads, body)}</details>"
+
+
+def _with_numbers(rows: Sequence[Facts], *names: str) -> list[Facts]:
+    """Return the rows whose values are known: a correlation with constant predictions is not."""
+    return [row for row in rows if all(row[name] is not None for name in names)]
 
 
 def _architecture(found: Facts) -> str:
@@ -168,7 +174,8 @@ def _ablation(found: Facts) -> str:
     keys = [("accent", "significant"), ("", "may be due to chance")]
     one_seed = all(item["seeds"] < 2 for item in data["items"])
     text += " With one seed each, no change can be significant." if one_seed else ""
-    chart = both_widths(lambda width: charts.differences(data["items"], data["metric"], width))
+    drawn = _with_numbers(data["items"], "difference", "low", "high")
+    chart = both_widths(lambda width: charts.differences(drawn, data["metric"], width)) if drawn else ""
     return f"<p>The winner with one choice reverted. Lines are 95&nbsp;% intervals.{text}</p>{legend(keys)}{chart}"
 
 

@@ -19,7 +19,6 @@ RUN/result.json, importance.json, ablation.json, report.html, report.json
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shutil
@@ -38,7 +37,7 @@ from headhunt.run.results import AblationResult, Importances, SearchResult
 from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
-from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, sweep_partial
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, read_json, sweep_partial
 
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
 FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
@@ -415,7 +414,7 @@ def check_weight_files(folder: Path) -> None:
         raise ModelError("its weights must be complete; found those of an adapter (adapter_config.json)")
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        data = json.loads(index.read_text(encoding="utf-8"))
+        data = read_json(index)
         names = data.get("weight_map") if isinstance(data, dict) else None
         wrong = [name for name in names.values() if not is_bare_name(name)] if isinstance(names, dict) else [names]
         if wrong:

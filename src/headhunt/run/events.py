@@ -8,13 +8,14 @@ A line begins with the CRC-32 of the rest of it, so that a damaged record is fou
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 from zlib import crc32
 
+from headhunt.modeling.architecture import MAX_INTEGER, is_number
 from headhunt.run.schema import SCHEMA, RunError, check_schema, is_bare_name
+from headhunt.storage import parse_json
 
 OUTCOMES = {
     "ok": "trained and scored",
@@ -24,6 +25,7 @@ OUTCOMES = {
     "lost": "its worker died",
     "error": "failed for another reason",
 }
+MAX_RUNGS = 64  # a ladder has a few; code that counts up to a rung must end
 STOPPED = "stopped"  # not a result: cut off by the deadline, to be continued when the search is resumed
 DISK = "disk"  # not a result: the disk of the worker is full or failing, so that the work must be repeated
 _PREFIX = b'{"crc":"'
@@ -53,6 +55,7 @@ class RunStarted(Event):
         _require(isinstance(self.space, dict) and isinstance(self.settings, dict), "space and settings are objects")
         _require(isinstance(self.task, str) and _is_int(self.seed), "task is a string and seed a whole number")
         _require(isinstance(self.versions, dict), "versions is an object")
+        _require(all(is_number(fraction) for fraction in self.fractions), "the fractions of a ladder are numbers")
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -77,7 +80,7 @@ class TrialAdded(Event):
     """The rung it starts at."""
 
     def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_count(self.bracket), "trial and bracket are counts")
+        _require(_is_count(self.trial) and _is_rung(self.bracket), "trial is a count and bracket a rung")
         _require(isinstance(self.spec, dict) and isinstance(self.hash, str), "spec is an object and hash a string")
         _require(self.params is None or isinstance(self.params, dict), "params is an object or null")
         _require(isinstance(self.origin, str), "origin is a string")
@@ -93,7 +96,7 @@ class TrialStarted(Event):
     attempt: int
 
     def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_count(self.rung), "trial and rung are counts")
+        _require(_is_count(self.trial) and _is_rung(self.rung), "trial is a count and rung a low one")
         _require(_is_count(self.attempt), "attempt is a count")
 
 
@@ -111,11 +114,11 @@ class TrialFinished(Event):
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_count(self.rung), "trial and rung are counts")
-        _require(self.outcome in OUTCOMES, f"outcome is one of {', '.join(OUTCOMES)}")
-        scored = _is_number(self.score) if self.outcome == "ok" else self.score is None
+        _require(_is_count(self.trial) and _is_rung(self.rung), "trial is a count and rung a low one")
+        _require(isinstance(self.outcome, str) and self.outcome in OUTCOMES, f"outcome is one of {', '.join(OUTCOMES)}")
+        scored = is_number(self.score) if self.outcome == "ok" else self.score is None
         _require(scored, "score is a number if the outcome is ok, else null")
-        _require(_is_number(self.seconds) and self.seconds >= 0, "seconds is a number, not negative")
+        _require(is_number(self.seconds) and self.seconds >= 0, "seconds is a number, not negative")
         _require(_is_count(self.examples) and isinstance(self.extra, dict), "examples is a count and extra an object")
 
 
@@ -132,7 +135,7 @@ class ModelSaved(Event):
     def __post_init__(self) -> None:
         _require(_is_int(self.trial) and self.trial >= -1, "trial is a count, or -1 for the first model")
         _require(is_bare_name(self.folder), "folder is a bare name")
-        _require(_is_number(self.seconds), "seconds is a number")
+        _require(is_number(self.seconds), "seconds is a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,7 @@ def decode(line: bytes) -> tuple[float, Event]:
     if line[len(_PREFIX) : len(_PREFIX) + 8] != b"%08x" % crc32(body):
         raise RunError("the checksum does not fit the record")
     try:
-        record = json.loads(b"{" + body)
+        record = parse_json(b"{" + body)
     except ValueError as error:
         raise RunError(f"the record is not JSON ({error})") from None
     return _event(record)
@@ -236,7 +239,7 @@ def _event(record: Mapping[str, Any]) -> tuple[float, Event]:
     cls = EVENTS.get(name) if isinstance(name, str) else None
     if cls is None:
         raise RunError(f"the event is one of {', '.join(EVENTS)}; found {name!r}")
-    if not isinstance(at, int | float) or not _is_number(at):
+    if not is_number(at):
         raise RunError("the time of an event is a number")
     try:
         return float(at), cls(**values)
@@ -252,12 +255,12 @@ def _require(holds: bool, rule: str) -> None:
 
 
 def _is_int(value: Any) -> bool:
-    return type(value) is int
+    return type(value) is int and abs(value) < MAX_INTEGER
+
+
+def _is_rung(value: Any) -> bool:
+    return _is_count(value) and value < MAX_RUNGS
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return _is_int(value) and value >= 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from collections.abc import Mapping
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from headhunt.errors import HeadhuntError, SpecError
+from headhunt.modeling.architecture import MAX_INTEGER, is_number
 from headhunt.spec import Spec
-from headhunt.storage import write_json
+from headhunt.storage import read_json, write_json
 
 SCHEMA = 2
 """Version of every file in a run directory."""
@@ -36,7 +36,7 @@ def read(path: Path, cls: type[Data]) -> Data:
         RunError: If the file is missing, has another schema, or a value of the wrong type.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError) as error:
         raise RunError(f"{path} must be a file of a search; it cannot be read ({error}).") from None
     if not isinstance(data, dict):
@@ -127,9 +127,9 @@ def _load(hint: Any, value: Any, where: str) -> Any:
         return {key: _load(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal and value in arguments:
         return value
-    if hint is float and (value is None or (isinstance(value, int | float) and not isinstance(value, bool))):
+    if hint is float and (value is None or is_number(value)):
         return math.nan if value is None else float(value)
-    if hint in (str, bool, int) and type(value) is hint:
+    if hint in (str, bool, int) and type(value) is hint and (hint is not int or abs(value) < MAX_INTEGER):
         return value
     raise ValueError(f"{where} must be {_describe(hint)}; found {value!r:.80}.")
 

@@ -196,17 +196,24 @@ class State:
     def _trial_added(self, event: TrialAdded) -> None:
         if event.trial != len(self.trials) or event.hash in self.hashes:
             raise RunError(f"trials are numbered in order and differ; found trial {event.trial}, {event.hash}")
+        self._check_rung(event.bracket)
         self.trials.append(Trial(event.trial, event.spec, event.hash, event.params, event.origin, event.bracket))
         self.hashes[event.hash] = event.trial
         self.waiting[event.trial] = event.bracket
 
     def _trial_started(self, event: TrialStarted) -> None:
         trial = self.trials[event.trial]
+        self._check_rung(event.rung)
         trial.reached = max(trial.reached, event.rung)
         trial.attempts += 1
         self.waiting.pop(event.trial, None)
         self.running[event.trial] = event.rung
         self.ended = None
+
+    def _check_rung(self, rung: int) -> None:
+        fractions = self.started.fractions if self.started else ()
+        if fractions and rung >= len(fractions):
+            raise RunError(f"the ladder has {len(fractions)} rungs; found rung {rung}")
 
     def _trial_finished(self, event: TrialFinished) -> bool:
         if self.running.pop(event.trial) != event.rung:

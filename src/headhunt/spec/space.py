@@ -7,7 +7,6 @@ part is off. Parts that are off are then removed, so that the same candidate alw
 from __future__ import annotations
 
 import difflib
-import json
 import random
 import tomllib
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
 from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, Spec, refuse_renamed
+from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
 OFF = "off"  # None in a file: TOML has no null
@@ -125,7 +125,7 @@ class Space:
         self, seed: int, *, encoder: str | None = None, pair: bool = True, problem_type: str | None = None
     ) -> Spec:
         """Draw a candidate at random; see `sample`."""
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311 - reproducible draws, not secrets
         return self.sample(
             lambda path, leaf: draw_leaf(leaf, rng), encoder=encoder, pair=pair, problem_type=problem_type
         )
@@ -150,7 +150,10 @@ class Space:
         if data.pop("schema", SCHEMA) != SCHEMA:
             raise SpecError(f"A space must have schema {SCHEMA}.")
         refuse_renamed(data)
-        return cls(data.pop("name", name), _parse(data, ""))
+        name = data.pop("name", name)
+        if not isinstance(name, str):
+            raise SpecError(f"The name of a space must be a string; found {name!r:.80}.")
+        return cls(name, _parse(data, ""))
 
     @classmethod
     def load(cls, name: str | Path, layers: int = 6) -> Space:
@@ -168,13 +171,21 @@ class Space:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SpecError(f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
         try:
-            text = path.read_text(encoding="utf-8")
-            data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except ValueError as error:
+            data = read_json(path) if path.suffix == ".json" else _read_toml(path)
+        except (OSError, ValueError) as error:
             raise SpecError(f"{path} must be TOML, or JSON with the suffix .json; it is not valid: {error}.") from None
         if not isinstance(data, dict):
             raise SpecError(f"{path} must contain a table with head, recipe or encoder.")
         return cls.from_dict(data, path.stem)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_nesting(data)
+    return data
 
 
 def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str, ...]:
@@ -337,6 +348,8 @@ def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
             _check(inner, nested, f"{path}{key}.")
         elif isinstance(inner, Choice) and not inner.options:
             raise SpecError(f"{path}{key} must list at least one value.")
+        elif isinstance(inner, Choice) and any(isinstance(option, dict | list) for option in inner.options):
+            raise SpecError(f"{path}{key} must list plain values, not lists or tables; found {inner.options!r:.80}.")
         elif isinstance(inner, Int | Float | Log) and not inner.low <= inner.high:
             raise SpecError(f"{path}{key} must be a range from low to high; found {inner.low} to {inner.high}.")
         elif isinstance(inner, Log) and inner.low <= 0:

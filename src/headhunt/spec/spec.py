@@ -22,6 +22,7 @@ from headhunt.modeling.architecture import (
     one_of,
     require,
 )
+from headhunt.storage import parse_json, read_json
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 SCHEDULES = {
@@ -251,7 +252,7 @@ class Spec:
     def from_json(cls, text: str) -> Spec:
         """Read one JSON document; see `from_dict`."""
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except ValueError as error:
             raise SpecError(f"A spec must be one JSON object; found text that is not JSON ({error}).") from None
         return cls.from_dict(data)
@@ -268,7 +269,7 @@ class Spec:
         if not path.is_file():
             raise SpecError(f"The spec must be a JSON file; {path} does not exist.")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(path)
         except ValueError as error:
             hint = " Keep only one of its lines." if "Extra data" in str(error) else ""
             raise SpecError(f"{path} must contain one JSON object; it is not valid JSON ({error}).{hint}") from None

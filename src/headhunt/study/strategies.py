@@ -71,7 +71,7 @@ class Strategy:
 
     def rng(self, number: int, attempt: int) -> random.Random:
         """Return the random generator of one proposal."""
-        return random.Random(f"{self.seed}/{number}/{attempt}")
+        return random.Random(f"{self.seed}/{number}/{attempt}")  # noqa: S311 - reproducible draws, not secrets
 
     def draw(self, number: int, attempt: int) -> Proposal:
         """Propose random parameters."""
@@ -105,7 +105,7 @@ class Grid(Strategy):
         super().__init__(candidates, seed)
         self._bins = {path: _count_bins(leaf, points) for path, leaf in candidates.leaves.items()}
         self.size = math.prod(self._bins.values())
-        rng = random.Random(f"{seed}/grid")
+        rng = random.Random(f"{seed}/grid")  # noqa: S311 - reproducible draws, not secrets
         self._first = rng.randrange(self.size)
         self._stride = next(step for step in iter(lambda: rng.randrange(self.size) | 1, None) if self._is_coprime(step))
         self._cursor = 0

@@ -203,7 +203,7 @@ class Study:
 
     def seed_of(self, trial: int) -> int:
         """Return the seed of a trial's training."""
-        return random.Random(f"{self.seed}/{trial}").randrange(2**31)
+        return random.Random(f"{self.seed}/{trial}").randrange(2**31)  # noqa: S311 - reproducible draws, not secrets
 
     def _commit(self) -> None:
         """Write the staged events; wait and repeat while the disk fails, unless the search is to end."""

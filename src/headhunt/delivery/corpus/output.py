@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from headhunt.data.inputs import filesystem, split_url
 from headhunt.data.problems import brief
 from headhunt.errors import HeadhuntError
-from headhunt.storage import PARTIAL, LockTimeout, atomic_file, hold_lock, sweep_partial
+from headhunt.storage import PARTIAL, LockTimeout, atomic_file, hold_lock, parse_json, sweep_partial
 
 LOCK, ATTEMPTS = ".headhunt.lock", ".attempts-"
 
@@ -136,7 +136,7 @@ class OutputDirectory:
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file."""
         with self._filesystem.open_input_stream(f"{self._path}/{name}") as file:
-            return json.loads(file.read())
+            return parse_json(file.read())
 
     def write_json(self, name: str, data: dict[str, Any]) -> None:
         """Write a JSON file.

@@ -33,6 +33,7 @@ from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import ModelError
 from headhunt.evaluation import apply_thresholds, decide
 from headhunt.run.directory import not_a_model
+from headhunt.storage import read_json
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenizing takes some hundred times as much memory
 MAX_ATTEMPTS = 5  # workers that may die while they make a shard, before it is listed as failed
@@ -107,13 +108,16 @@ class ModelInfo:
         """
         path = Path(folder) / "headhunt.json"
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(path)
             if "ensemble" in data:
                 raise ModelError(
                     f"The model must be a single one to label a corpus; {folder} is an ensemble. "
                     f"Give one model: {Path(folder).parent / 'model'}."
                 )
-            return cls(str(Path(folder).absolute()), data["problem_type"], tuple(data["labels"]), data["pair"])
+            labels = tuple(data["labels"])
+            if not isinstance(data["labels"], list) or not all(isinstance(label, str) for label in labels):
+                raise TypeError
+            return cls(str(Path(folder).absolute()), data["problem_type"], labels, data["pair"])
         except OSError:
             raise not_a_model(Path(folder)) from None
         except (ValueError, KeyError, TypeError):

@@ -74,12 +74,13 @@ class Metadata:
             ValueError: If it is not the `headhunt.json` of an export.
         """
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("schema") != SCHEMA or "special_tokens" not in data:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA or "special_tokens" not in data:
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
         data.setdefault("thresholds", None)  # missing in exports of earlier versions
         names = {item.name for item in fields(cls)} - {"facts"}
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
+        _check_types(path, known)
         _check_thresholds(path, known["thresholds"], known["labels"])
         return cls(**known, facts=data)
 
@@ -87,6 +88,13 @@ class Metadata:
         """Return the data to write as JSON."""
         data = asdict(self)
         return {**data.pop("facts"), "schema": SCHEMA, **data}
+
+
+def _check_types(path: Path, known: Mapping[str, Any]) -> None:
+    kinds = {"problem_type": str, "labels": list, "pair": bool, "max_length": int, "truncation": str, "siamese": bool}
+    wrong = [name for name, kind in kinds.items() if type(known[name]) is not kind]
+    if wrong or not all(isinstance(label, str) for label in known["labels"]):
+        raise ValueError(f"{(wrong or ['labels'])[0]} of {path} has another type than in an export; export again.")
 
 
 def _check_thresholds(path: Path, thresholds: Any, labels: list[str]) -> None:

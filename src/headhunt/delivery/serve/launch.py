@@ -114,7 +114,10 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) 
 
 def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
     try:
-        return model(folder, threads=threads)
+        opened = model(folder, threads=threads)
+        # Settings that do not fit the graph are found by the first prediction only.
+        opened.predict(["a"], ["a"] if opened.pair else None)
+        return opened
     except Exception as error:  # a damaged file can make the runtime raise anything
         reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
@@ -134,7 +137,7 @@ def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
         notify(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
         command = [sys.executable, "-c", EXPORT, str(folder), str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
         out.chmod(0o700)

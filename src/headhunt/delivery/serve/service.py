@@ -35,9 +35,10 @@ Headers = list[tuple[bytes, bytes]]
 OUTPUTS_KEY = "headhunt.outputs"
 """Key of the ASGI scope with the future of a request's outputs; the server cancels it if the client disconnects."""
 MAX_BUFFERED = 64_000_000  # bytes of partly received requests, of all clients together
+MAX_DIGITS = 18  # of a content length
 DISCARD_SECONDS = 2.0  # time to read and discard the body of a refused request, so that the client sees the response
 CLIENT_CLOSED_REQUEST = 499  # the status that proxies log if the client disconnects before the response
-TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'
+TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'  # noqa: S105 - a message, not a secret
 TOKEN_HEADER = (b"www-authenticate", b"Bearer")
 
 
@@ -213,6 +214,8 @@ class Service:
             found = content_type[:60].decode("latin-1") or "none"
             message = f"The content type must be application/json; found {found}."
             raise RefusedError(415, message, "malformed", body_read=False)
+        if length and not (length.isdigit() and len(length) <= MAX_DIGITS):
+            raise RefusedError(400, "The content length must be a number of bytes.", "malformed", body_read=False)
         if length and int(length) > self.limits.max_body:
             raise self._too_large()
 
