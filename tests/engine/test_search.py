@@ -55,7 +55,7 @@ def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
     result = search.result
     assert result.ensemble == "ensemble" and len(result.ensemble_members) >= 1 and "ensemble" in result.test.scores
     ensemble = headhunt.load(tmp_path / "run" / "ensemble", precision="fp32")
-    assert len(ensemble.members) == 3 * len(result.ensemble_members)
+    assert len(ensemble.model.members) == 3 * len(result.ensemble_members)
     test = open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
     correct = ensemble.outputs(test.texts()).argmax(1) == test.targets
     assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)

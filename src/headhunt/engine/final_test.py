@@ -280,7 +280,7 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> str | No
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
         return None
     final.show_stage("saving the ensemble")
-    from headhunt.predictor import save_ensemble  # torch takes a while to load
+    from headhunt.engine.ensemble import save_ensemble  # torch takes a while to load
 
     try:
         with atomic_directory(final.directory.ensemble) as partial:

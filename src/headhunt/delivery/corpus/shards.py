@@ -108,11 +108,6 @@ class ModelInfo:
         path = Path(folder) / "headhunt.json"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            if "ensemble" in data:
-                raise ModelError(
-                    f"The model must be a single one to label a corpus; {folder} is an ensemble. "
-                    f"Give one model: {Path(folder).parent / 'model'}."
-                )
             return cls(str(Path(folder).absolute()), data["problem_type"], tuple(data["labels"]), data["pair"])
         except OSError:
             raise not_a_model(Path(folder)) from None
