@@ -99,7 +99,8 @@ def test_save_ensemble_replaces_folders_of_members_by_one_model(encoders, tmp_pa
     expected = np.mean([member.outputs(TEXTS) for member in make_members(encoders(), "ensemble")], axis=0)
     np.testing.assert_allclose(loaded.outputs(TEXTS), expected, atol=1e-5)
     assert repr(loaded).startswith("Predictor(one text → 2 classes")
-    assert "mean" in loaded._repr_html_() and "mean of 3 models" in (tmp_path / "ensemble" / "README.md").read_text()
+    assert "The mean of 3 models." in loaded._repr_html_()
+    assert "are the mean of 3 models" in (tmp_path / "ensemble" / "README.md").read_text()
 
 
 def test_ensemble_decides_by_its_own_thresholds_or_the_mean_of_its_members(encoders, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headhunt.errors import ModelError
-from headhunt.modeling.build import equal_tokenizers
+from headhunt.modeling.build import equal_tokenizers, load_tokenizer
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.predictor import CARD, MEMBERS, Predictor
@@ -79,28 +79,47 @@ def join(members: Iterable[Predictor], facts: dict[str, Any] | None = None) -> P
     )
 
 
-def save_ensemble(folder: Path, facts: dict[str, Any], *, trust_remote_code: bool = False) -> None:
+def save_ensemble(
+    folder: Path,
+    facts: Mapping[str, Any],
+    *,
+    check: Callable[[Predictor], object] | None = None,
+    device: torch.device | None = None,
+    precision: str = "auto",
+    trust_remote_code: bool = False,
+) -> None:
     """Replace the saved models in a folder by one model, their ensemble, which is saved in the folder itself.
 
     Args:
         folder: Folder whose subfolders are saved models.
         facts: Further data to save with the ensemble. `thresholds` are those of several labels; without them, the mean
             of the members' thresholds.
+        check: Called with the ensemble before it is saved; raises an error if it must not be.
+        device: Device that the ensemble is checked on; the fastest available by default.
+        precision: "auto", "fp32" or "bf16", for the check.
         trust_remote_code: Allow code that comes with the encoders to run.
 
     Raises:
         ModelError: If the models cannot be joined.
     """
-    facts = dict(facts)
-    thresholds = facts.pop("thresholds", None)
     members = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
-    options: dict[str, Any] = {"device": torch.device("cpu"), "trust_remote_code": trust_remote_code}
-    predictor = join((Predictor.load(member, **options) for member in members), facts)
-    if thresholds is not None:
-        predictor.thresholds = thresholds
+    options: dict[str, Any] = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
+    own = {name: value for name, value in facts.items() if name != "thresholds"}
+    predictor = join((Predictor.load(member, **options) for member in members), own)
+    if facts.get("thresholds") is not None:
+        predictor.thresholds = facts["thresholds"]
+    if check is not None:
+        check(predictor)
     predictor.save(folder)
     for member in members:
         remove(member)
+
+
+def encoders_with_equal_tokenizer(encoders: Sequence[str], trust_remote_code: bool = False) -> list[str]:
+    """Return the encoders whose tokenizer equals that of the first: models of them can be joined."""
+    distinct = list(dict.fromkeys(encoders))
+    tokenizers = {name: load_tokenizer(name, trust_remote_code) for name in distinct}
+    return [name for name in distinct if equal_tokenizers(tokenizers[distinct[0]], tokenizers[name])]
 
 
 def _check_same_task(members: Sequence[Predictor]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headhunt.spec import Spec
 
@@ -71,6 +73,15 @@ class SaveAllFolds(Request):
 
     checkpoint: Path
     out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinModels(Request):
+    """Replace the saved models in a folder by one model, their ensemble, if it is within the limits."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    """Further data to save with the ensemble."""
 
 
 @dataclass(frozen=True, kw_only=True)
