@@ -25,7 +25,7 @@ from ensembles import (
 from model_folders import CODE, FILES
 
 import headhunt
-from headhunt.engine.ensemble import join, save_ensemble
+from headhunt.engine.ensemble import encoders_with_equal_tokenizer, join, save_ensemble
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
@@ -125,6 +125,15 @@ def test_join_refuses_models_of_different_tasks_and_tokenizers(encoders):
         join([classes, make_member(encoders(), MEAN, END, problem_type=NUMBER, **options)])
     with pytest.raises(ModelError, match="equal tokenizers"):
         join([classes, make_member(encoders("roberta"), MEAN, END, **options)])
+    with pytest.raises(ModelError, match="must be single models"):
+        join([classes, join([make_member(encoders(), MEAN, END, **options)])])
+    with pytest.raises(ModelError, match="at least one member"):
+        join([])
+
+
+def test_encoders_with_equal_tokenizer_are_found(encoders):
+    names = [encoders("bert"), encoders("roberta"), encoders("electra"), encoders("bert"), encoders("distilbert")]
+    assert encoders_with_equal_tokenizer(names) == [encoders("bert"), encoders("electra")], "others have no token types"
 
 
 @pytest.mark.parametrize("pair", [False, True])

@@ -18,6 +18,7 @@ from headhunt.spec import Recipe
 from headhunt.storage import remove
 from headhunt.training.tokens import SpecialTokens
 
+SHARED_FACTS = ("created", "task", "versions")  # taken from the first member
 Takes = tuple[int, Literal["end", "middle"], bool]  # of `Predictor.takes`
 
 
@@ -42,6 +43,8 @@ def join(members: Iterable[Predictor], facts: dict[str, Any] | None = None) -> P
         if owners[-1] != len(joined):
             member.model.encoder = None  # free it at once: there may be many members
         joined.append(member)
+    if not joined:
+        raise ModelError("An ensemble must have at least one member; found none.")
     first = joined[0]
     max_length, truncation, each = takes = _joint_takes([member.takes for member in joined], first.pair)
     special = SpecialTokens.of(first.tokenizer, first.pair)
@@ -72,7 +75,11 @@ def join(members: Iterable[Predictor], facts: dict[str, Any] | None = None) -> P
         labels=first.labels,
         pair=first.pair,
         recipe=Recipe(max_length=max_length, truncation=truncation),
-        facts={**(facts or {}), MEMBERS: [member.spec.to_dict() if member.spec else None for member in joined]},
+        facts={
+            **{name: first.facts[name] for name in SHARED_FACTS if name in first.facts},
+            **(facts or {}),
+            MEMBERS: [member.spec.to_dict() if member.spec else None for member in joined],
+        },
         thresholds=thresholds,
         device=first.device,
         precision=first.precision,
@@ -130,6 +137,8 @@ def _check_same_task(members: Sequence[Predictor]) -> None:
                 f"The members of an ensemble must be models of one task; found {name} {getattr(first, name)!r} and "
                 f"{getattr(last, name)!r}."
             )
+    if isinstance(last.model, HeadhuntEnsembleForSequenceClassification):
+        raise ModelError("The members of an ensemble must be single models; found an ensemble.")
     if not equal_tokenizers(first.tokenizer, last.tokenizer):
         raise ModelError("The members of an ensemble must have equal tokenizers; they differ.")
 
