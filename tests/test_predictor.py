@@ -1,21 +1,19 @@
-"""Predictors and ensembles: outputs, saving and loading, and use by transformers alone."""
+"""Predictors: outputs, saving and loading, and use by transformers alone."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
 
-import headhunt
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head, Mlp
 from headhunt.modeling.build import build, load_tokenizer
-from headhunt.predictor import Ensemble, Predictor, open_model, save_ensemble
+from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.tokens import SpecialTokens
 
@@ -175,22 +173,18 @@ def test_load_refuses_folder_of_unreleased_version(made, tmp_path):
         Predictor.load(folder)
 
 
-def test_open_model_explains_run_directories_ensembles_and_exports(made, tmp_path):
+def test_load_explains_run_directories_and_exports(made, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "ledger.jsonl").touch()
     with pytest.raises(ModelError, match=r"run directory .* no model yet; resume the search"):
-        open_model(run)
+        Predictor.load(run)
     made("plain").save(run / "model")
     with pytest.raises(ModelError, match=rf"run directory of a search, not a model\. Use {run / 'model'}\."):
-        open_model(run)
-    made("plain").save(run / "ensemble" / "000001-0")
-    save_ensemble(run / "ensemble", {})
-    with pytest.raises(ModelError, match=rf"not be exported, pushed.* yet\. Give one model: {run / 'model'}\."):
-        Predictor.load(run / "ensemble")
+        Predictor.load(run)
     (run / "model" / "model.onnx").touch()
     with pytest.raises(ModelError, match=r"is an ONNX export.*can be served.*predict\.py"):
-        open_model(run / "model")
+        Predictor.load(run / "model")
 
 
 def test_interrupted_save_leaves_no_loadable_folder(made, tmp_path, monkeypatch):
@@ -271,22 +265,6 @@ def test_thresholds_are_refused_without_several_labels(made):
         made("plain").thresholds = [0.2, 0.3, 0.4]
 
 
-def test_ensemble_decides_by_its_own_thresholds_or_the_mean_of_its_members(encoders, tmp_path):
-    members = [two_labels(encoders(), Head(pooling="mean"), values) for values in ([0.1, 0.3], None)]
-    for i, member in enumerate(members):
-        member.save(tmp_path / f"member-{i}")
-    save_ensemble(tmp_path, {})
-    mean = open_model(tmp_path, precision="fp32")
-    assert mean.thresholds == pytest.approx((0.3, 0.4))
-    assert mean.prediction(np.array([0.29, 0.41])).label == ["dog"]
-    save_ensemble(tmp_path, {"thresholds": [0.2, 0.6]})
-    own = open_model(tmp_path, precision="fp32")
-    assert own.thresholds == (0.2, 0.6) and own.prediction(np.array([0.29, 0.41])).label == ["cat"]
-    assert Ensemble(members[1:]).thresholds is None
-    with pytest.raises(ModelError, match="thresholds must be 2 numbers"):
-        Ensemble(members, {"thresholds": [0.2]})
-
-
 # ------------------------------------------------------------------------------------------------ transformers alone
 
 
@@ -321,57 +299,3 @@ def test_transformers_pipeline_gives_same_outputs_without_headhunt(made, tmp_pat
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
         found = np.array([[row[name] for name in names] for row in scores])
         np.testing.assert_allclose(found, outputs_of(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
-
-
-def with_head(encoder: str, head: Head, seed: int, length: int = 24) -> Predictor:
-    tokenizer = load_tokenizer(encoder)
-    between = SpecialTokens.of(tokenizer, pair=True).between
-    model = build(
-        encoder,
-        head,
-        problem_type="single_label_classification",
-        labels=LABELS["single_label_classification"],
-        separators=between,
-        seed=seed,
-    )
-    with torch.no_grad():
-        for parameter in model.head.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.5)
-    spec = Spec(encoder=encoder, head=head, recipe=replace(RECIPE, max_length=length))
-    options = {
-        "labels": LABELS["single_label_classification"],
-        "pair": bool(head.siamese),
-        "spec": spec,
-        "precision": "fp32",
-    }
-    return Predictor(model, tokenizer, problem_type="single_label_classification", **options)
-
-
-@pytest.mark.parametrize("siamese", [None, "concat"])
-def test_ensemble_averages_outputs_and_runs_shared_encoder_once(encoders, tmp_path, siamese):
-    heads = [Head(pooling="mean", siamese=siamese), Head(pooling="max", siamese=siamese)]
-    heads.append(Head(pooling="mean", layers="mix", siamese=siamese))
-    members = [with_head(encoders(), head, seed, 24 if seed < 2 else 8) for seed, head in enumerate(heads)]
-    alone = np.mean([outputs_of(member) for member in members], axis=0)
-    for i, member in enumerate(members):
-        member.save(tmp_path / f"member-{i}")
-    save_ensemble(tmp_path, {"trials": [1, 2, 3]})
-    loaded = headhunt.load(tmp_path, device="cpu", precision="fp32")
-    assert isinstance(loaded, Ensemble) and loaded.facts["trials"] == [1, 2, 3]
-    calls = []
-    encoder = loaded.members[0].model.encoder.encoder
-    assert all(member.model.encoder is loaded.members[0].model.encoder for member in loaded.members)
-    encoder.register_forward_hook(lambda *_: calls.append(1))
-    np.testing.assert_allclose(outputs_of(loaded), alone, atol=1e-5)
-    assert len(calls) == 2, "once for each maximum length"
-    assert loaded.predict(TEXTS[0], OTHERS[0] if siamese else None)[0].label in LABELS["single_label_classification"]
-    with pytest.raises(ModelError, match="several models"):
-        Predictor.load(tmp_path)
-
-
-def test_ensemble_keeps_different_encoders(encoders):
-    members = [with_head(encoders(), Head(pooling="mean"), seed) for seed in (0, 1)]
-    with torch.no_grad():
-        next(members[1].model.encoder.parameters()).add_(0.5)
-    alone = np.mean([outputs_of(member) for member in members], axis=0)
-    np.testing.assert_allclose(outputs_of(Ensemble(members)), alone, atol=1e-5)

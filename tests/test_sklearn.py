@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import WORDS, sentences
+from ensembles import TEXTS as ENSEMBLE_TEXTS
+from ensembles import save_case
+from searches import QUICK
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
@@ -327,6 +330,28 @@ def test_fit_with_search_keeps_run_and_result(encoders, tmp_path):
     assert estimator.predictor_.labels == ("False", "True")
     again = pickle.loads(pickle.dumps(estimator))
     assert np.array_equal(again.predict(TEXTS), estimator.predict(TEXTS)) and again.result_ == estimator.result_
+
+
+def test_classifier_loads_an_ensemble_and_pickles_it(encoders, tmp_path):
+    mean = save_case(encoders(), "ensemble", tmp_path / "model")
+    estimator = HeadClassifier.load(tmp_path / "model", device="cpu", precision="fp32")
+    np.testing.assert_allclose(estimator.predict_proba(ENSEMBLE_TEXTS), mean, atol=1e-5)
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_allclose(again.predict_proba(ENSEMBLE_TEXTS), mean, atol=1e-5)
+
+
+def test_fit_uses_the_ensemble_of_a_search(encoders, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "headhunt.engine.selection.EnsembleChoice.better_than", lambda self, score: self.score is not None
+    )
+    options = {"trials": 4, "strategy": "random", "space": QUICK}
+    run = {"search": "none", "search_options": options, "run_dir": tmp_path, "workers": 0, "random_state": 0}
+    estimator = HeadClassifier(encoders(), ensemble=True, precision="fp32", device="cpu", **run).fit(TEXTS, LABELS)
+    assert estimator.result_.ensemble == "ensemble" and len(estimator.predictor_.facts["members"]) > 1
+    saved = headhunt.load(tmp_path / "fit-1" / "ensemble", device="cpu", precision="fp32")
+    np.testing.assert_allclose(estimator.predict_proba(TEXTS), saved.outputs(TEXTS), atol=1e-5)
+    with pytest.raises(ValueError, match="ensemble= requires a search"):
+        HeadClassifier(encoders(), ensemble=True).fit(TEXTS, LABELS)
 
 
 @pytest.mark.real

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
     from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
-    from headhunt.predictor import Ensemble, Predictor
+    from headhunt.predictor import Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
 
 # Where tqdm is imported in a notebook without ipywidgets it warns; Headhunt's own progress needs neither.
@@ -29,7 +29,6 @@ _HOME = {
     "ablate": "headhunt.engine.search",
     "verdict": "headhunt.engine.search",
     "Space": "headhunt.spec",
-    "Ensemble": "headhunt.predictor",
     "resume": "headhunt.engine.search",
     "search": "headhunt.engine.search",
     "Task": "headhunt.data",
@@ -49,7 +48,6 @@ _HOME = {
 __all__ = [
     "Blocks",
     "Convolutions",
-    "Ensemble",
     "Evaluation",
     "Head",
     "HeadhuntError",

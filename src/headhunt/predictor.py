@@ -1,4 +1,4 @@
-"""Define `Predictor` and `Ensemble`, trained models that predict, and that can be saved and loaded."""
+"""Define `Predictor`, a trained model that predicts and can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,16 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from headhunt.errors import ModelError
 from headhunt.evaluation import check_thresholds
 from headhunt.modeling.architecture import from_dict
-from headhunt.modeling.build import has_unknown_encoder, load_tokenizer, quiet, register_remote_code
-from headhunt.modeling.shared_encoder import share_encoders
+from headhunt.modeling.build import (
+    has_unknown_encoder,
+    load_tokenizer,
+    output_of,
+    quiet,
+    register_remote_code,
+)
+from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
-from headhunt.run.schema import is_bare_name
 from headhunt.spec import Recipe, Spec
 from headhunt.storage import read_json, write_text
 from headhunt.training.device import autocast, pick_device
@@ -27,6 +32,7 @@ from headhunt.training.tokens import Tokens, by_length, tokenise
 
 SCHEMA = 1
 CARD = "headhunt.json"
+MEMBERS = "members"  # key of the members' specs in the facts of an ensemble
 WINDOW = 16_384  # texts tokenised, sorted and predicted at a time, to limit memory
 BATCH = 64
 OUTPUT_NOUNS = {"single_label_classification": "classes", "multi_label_classification": "labels"}
@@ -44,34 +50,7 @@ class Prediction:
     """Probability of every label; empty in regression."""
 
 
-class _Model:
-    """Predictions from the outputs of a `Predictor` or an `Ensemble`."""
-
-    problem_type: str
-    labels: tuple[str, ...]
-    outputs: Callable[..., np.ndarray]
-    thresholds: tuple[float, ...] | None
-
-    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Return predictions for texts, or for pairs if `texts_b` is given."""
-        texts = [texts] if isinstance(texts, str) else texts
-        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
-        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
-
-    def prediction(self, row: np.ndarray) -> Prediction:
-        """Return a row of `outputs` as a `Prediction`."""
-        if self.problem_type == "regression":
-            return Prediction(float(row), None, {})
-        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.problem_type == "single_label_classification":
-            best = max(probabilities, key=probabilities.__getitem__)
-            return Prediction(best, probabilities[best], probabilities)
-        thresholds = self.thresholds or (0.5,) * len(self.labels)
-        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
-        return Prediction(list(chosen), min(chosen.values(), default=None), probabilities)
-
-
-class Predictor(_Model):
+class Predictor:
     """A trained model with its tokenizer and label names.
 
     Args:
@@ -137,6 +116,24 @@ class Predictor(_Model):
 
         return notebook.model_summary(self)
 
+    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
+        """Return predictions for texts, or for pairs if `texts_b` is given."""
+        texts = [texts] if isinstance(texts, str) else texts
+        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
+        return [self.prediction(row) for row in self.outputs(texts, texts_b)]
+
+    def prediction(self, row: np.ndarray) -> Prediction:
+        """Return a row of `outputs` as a `Prediction`."""
+        if self.problem_type == "regression":
+            return Prediction(float(row), None, {})
+        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
+        if self.problem_type == "single_label_classification":
+            best = max(probabilities, key=probabilities.__getitem__)
+            return Prediction(best, probabilities[best], probabilities)
+        thresholds = self.thresholds or (0.5,) * len(self.labels)
+        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
+        return Prediction(list(chosen), min(chosen.values(), default=None), probabilities)
+
     def outputs(
         self,
         texts: Sequence[str],
@@ -188,21 +185,43 @@ class Predictor(_Model):
         )
 
     @property
-    def takes(self) -> tuple[int, str, bool]:
+    def takes(self) -> tuple[int, Literal["end", "middle"], bool]:
         """Maximum length, truncation, and True if both apply to each text of a pair. Equal models share tokens."""
-        return self.recipe.max_length, self.recipe.truncation, bool(self.spec and self.spec.head.siamese)
+        each = bool(self.spec and self.spec.head.siamese) or getattr(self.model.config, "cuts_each", False)
+        return self.recipe.max_length, self.recipe.truncation, each
 
     def tokens_to_outputs(
         self, tokens: Tokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
         """Return the outputs of tokenised texts; see `outputs`."""
-        return _mean_outputs([self], tokens, batch, progress)
+        order, parts = [], []
+        with torch.inference_mode(), autocast(self.device, self.precision):
+            for rows in by_length(tokens.lengths, batch):
+                inputs = {name: x.to(self.device) for name, x in tokens.batch(rows).items()}
+                order.append(rows)
+                parts.append(self.activate(self.model(**inputs).logits.float()))
+                if progress:
+                    progress(len(rows))
+        values = torch.cat(parts).cpu().numpy()
+        restored = np.empty_like(values)
+        restored[np.concatenate(order)] = values
+        return restored
 
     def activate(self, logits: torch.Tensor) -> torch.Tensor:
         """Return probabilities, or numbers, from logits."""
         if self.problem_type == "single_label_classification":
             return logits.softmax(-1)
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
+
+    def calibrate(self, temperature: float) -> None:
+        """Divide the logits by a temperature, within the model, so that every tool that loads it sees it."""
+        if isinstance(self.model, HeadhuntEnsembleForSequenceClassification):
+            self.model.config.logit_divisor *= temperature
+        else:
+            with torch.no_grad():
+                output_of(self.model).weight.div_(temperature)
+                output_of(self.model).bias.div_(temperature)
+        self.facts["temperature"] = temperature
 
     def save(self, folder: str | Path, *, card: bool = True) -> Path:
         """Write a folder that transformers can load, with or without Headhunt.
@@ -259,11 +278,6 @@ class Predictor(_Model):
         folder = Path(folder)
         if not (folder / CARD).is_file():
             raise not_a_model(folder)
-        if _members_of(folder) is not None:
-            raise ModelError(
-                f"{folder} is an ensemble of several models. It can predict and be evaluated, but not be exported, "
-                f"pushed, served or used for a corpus yet. Give one model: {folder.parent / 'model'}."
-            )
         if (folder / "model.onnx").is_file():
             raise ModelError(
                 f"{folder} is an ONNX export; the folder it was exported from is needed here. An export can be served "
@@ -275,11 +289,13 @@ class Predictor(_Model):
             known = {name: card.pop(name) for name in ("problem_type", "labels", "pair")}
             spec = Spec.from_dict(spec) if spec else None
             if has_unknown_encoder(folder):
-                if not (trust_remote_code and spec):
+                specs = [spec] if spec else [Spec.from_dict(member) for member in card.get(MEMBERS, ()) if member]
+                if not (trust_remote_code and specs):
                     raise _AdviceError(
                         f"{folder} has an encoder with its own code. Give trust_remote_code=True to run this code."
                     )
-                register_remote_code(spec.encoder)
+                for name in {each.encoder for each in specs}:
+                    register_remote_code(name)
             check_weight_files(folder)
             with quiet():
                 model, loaded = AutoModelForSequenceClassification.from_pretrained(
@@ -307,118 +323,8 @@ class Predictor(_Model):
         return predictor
 
 
-class Ensemble(_Model):
-    """Several models whose outputs are averaged. It predicts like a `Predictor`.
-
-    Members with equal encoders share one, which runs once per batch.
-
-    Args:
-        members: Models of the same task.
-        facts: Further data of the ensemble. Its `thresholds` are those of several labels; without them, the mean of the
-            members' thresholds.
-    """
-
-    def __init__(self, members: Sequence[Predictor], facts: dict[str, Any] | None = None) -> None:
-        self.members, self.facts = list(members), dict(facts or {})
-        first = self.members[0]
-        self.problem_type, self.labels, self.pair = first.problem_type, first.labels, first.pair
-        thresholds = self.facts.get("thresholds")
-        if thresholds is None and any(member.thresholds for member in self.members):
-            thresholds = np.mean([member.thresholds or [0.5] * len(self.labels) for member in self.members], axis=0)
-        self.thresholds = check_thresholds(thresholds, self.problem_type, len(self.labels))
-        share_encoders([member.model for member in self.members])
-
-    def __repr__(self) -> str:
-        return f"Ensemble of {len(self.members)}: {self.members[0]!r}"
-
-    def outputs(
-        self,
-        texts: Sequence[str],
-        texts_b: Sequence[str] | None = None,
-        *,
-        batch: int = BATCH,
-        progress: Callable[[int], None] | None = None,
-    ) -> np.ndarray:
-        """Return the mean outputs of the members, in the order of the texts; see `Predictor.outputs`."""
-        self.members[0].check(texts, texts_b)
-        windows, groups = [], self._groups()
-        for start in range(0, len(texts), WINDOW):
-            first, second = texts[start : start + WINDOW], None if texts_b is None else texts_b[start : start + WINDOW]
-            weighted = []
-            for i, group in enumerate(groups):
-                tokens = group[0].tokenise(first, second)
-                mean = _mean_outputs(group, tokens, batch, progress if i == len(groups) - 1 else None)
-                weighted.append(mean * np.float32(len(group) / len(self.members)))
-            windows.append(np.sum(weighted, axis=0))
-        return np.concatenate(windows) if windows else self.members[0].outputs([], None if texts_b is None else [])
-
-    def _groups(self) -> list[list[Predictor]]:
-        """Return the members in groups that take the same tokens."""
-        groups: dict[Any, list[Predictor]] = {}
-        for member in self.members:
-            groups.setdefault(member.takes, []).append(member)
-        return list(groups.values())
-
-
-def _mean_outputs(
-    predictors: Sequence[Predictor], tokens: Tokens, batch: int, progress: Callable[[int], None] | None
-) -> np.ndarray:
-    """Return the mean outputs of models that take the same tokens; each batch is given to all of them in turn."""
-    first, order, means = predictors[0], [], []
-    with torch.inference_mode(), autocast(first.device, first.precision):
-        for rows in by_length(tokens.lengths, batch):
-            inputs = {name: x.to(first.device) for name, x in tokens.batch(rows).items()}
-            outputs = [member.activate(member.model(**inputs).logits.float()) for member in predictors]
-            order.append(rows)
-            means.append(outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0))
-            if progress:
-                progress(len(rows))
-    values = torch.cat(means).cpu().numpy()
-    restored = np.empty_like(values)
-    restored[np.concatenate(order)] = values
-    return restored
-
-
-def save_ensemble(folder: Path, facts: dict[str, Any]) -> None:
-    """Turn a folder of saved models into an ensemble by writing its headhunt.json."""
-    names = sorted(member.parent.name for member in folder.glob(f"*/{CARD}"))
-    _write_json(folder / CARD, {"schema": SCHEMA, "ensemble": names, **facts})
-
-
-def open_model(
-    folder: str | Path,
-    *,
-    device: torch.device | None = None,
-    precision: str = "auto",
-    trust_remote_code: bool = False,
-) -> Predictor | Ensemble:
-    """Load a saved model or ensemble; see `Predictor.load`.
-
-    Raises:
-        ModelError: If the folder contains neither.
-    """
-    folder = Path(folder)
-    names = _members_of(folder)
-    options: dict[str, Any] = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
-    if names is None:
-        return Predictor.load(folder, **options)
-    if not isinstance(names, list) or not names or not all(map(is_bare_name, names)):
-        raise ModelError(f"{folder / CARD} must name the folders of its members; found {names!r}.")
-    members = [Predictor.load(folder / name, **options) for name in names]
-    return Ensemble(members, read_json(folder / CARD))
-
-
 class _AdviceError(ModelError):
     """An error whose message already says what to do."""
-
-
-def _members_of(folder: Path) -> Any:
-    """Return the member names in a folder's headhunt.json; None if it is not an ensemble."""
-    try:
-        card = read_json(folder / CARD)
-    except (OSError, ValueError):
-        return None
-    return card.get("ensemble") if isinstance(card, dict) else None
 
 
 def _read_card(path: Path) -> dict[str, Any]:
@@ -426,6 +332,10 @@ def _read_card(path: Path) -> dict[str, Any]:
     if isinstance(card, dict) and "kind" in card:
         raise _AdviceError(
             f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
+        )
+    if isinstance(card, dict) and isinstance(card.get("ensemble"), list):
+        raise _AdviceError(
+            f"{path.parent} is an ensemble of an older, unreleased version of Headhunt. Run the search again."
         )
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
         raise ModelError(f"{path.name} must contain one JSON object of schema {SCHEMA}")

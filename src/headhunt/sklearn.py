@@ -47,6 +47,7 @@ class _HeadEstimator(BaseEstimator):
         recipe: Recipe | None = None,
         search: str | float | bool | None = None,
         search_options: Mapping[str, Any] | None = None,
+        ensemble: bool = False,
         run_dir: str | Path | None = None,
         workers: int | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -57,6 +58,7 @@ class _HeadEstimator(BaseEstimator):
     ) -> None:
         self.encoder, self.head, self.recipe = encoder, head, recipe
         self.search, self.search_options, self.run_dir, self.workers = search, search_options, run_dir, workers
+        self.ensemble = ensemble
         self.random_state, self.device, self.precision = random_state, device, precision
         self.trust_remote_code, self.verbose = trust_remote_code, verbose
 
@@ -106,8 +108,9 @@ class _HeadEstimator(BaseEstimator):
                 raise TypeError(f"{name}= must be a headhunt.{expected.__name__} or None; found {value!r}.")
             if value is not None and self.search:
                 raise ValueError(f"A search finds the {name} itself; give either {name}= or search=.")
-        if self.search_options and not self.search:
-            raise ValueError("search_options= requires a search; give search= too, for example search='10m'.")
+        for name in ("search_options", "ensemble"):
+            if getattr(self, name) and not self.search:
+                raise ValueError(f"{name}= requires a search; give search= too, for example search='10m'.")
 
     def _train(self, task: Task, seed: int, options: dict[str, Any]) -> Predictor:
         from headhunt.report.notebook import training_bar
@@ -135,7 +138,9 @@ class _HeadEstimator(BaseEstimator):
                 self.search_ = search_
             if search_.model_dir is None:
                 raise ModelError(f"The search ended before its first model was trained; give more than {self.search}.")
-            return self._load(search_.model_dir)
+            result = search_.result
+            use_ensemble = self.ensemble and result is not None and result.ensemble is not None
+            return self._load(search_.directory.ensemble if use_ensemble else search_.model_dir)
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "predictor_")
@@ -235,6 +240,8 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         recipe: Training hyperparameters; a standard recipe by default.
         search: Time to search for head and recipe, as "10m" or seconds; True for ten minutes, None for no search.
         search_options: Further arguments of `headhunt.search`, such as trials, space, strategy or metric.
+        ensemble: Use the ensemble of a search, which takes longer to predict, if it is better than the best candidate
+            on validation rows.
         run_dir: Folder in which each search is kept in its own subfolder; not kept by default.
         workers: Number of worker processes of a search; 0 runs in this process; by default one per core or GPU.
         random_state: Random seed; None for a different result every time.

@@ -25,6 +25,7 @@ from headhunt.delivery.corpus.manifest import MANIFEST, SUCCESS
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.delivery.corpus.shards import MAX_ATTEMPTS, Labeller
 from headhunt.engine import api
+from headhunt.engine.ensemble import join
 from headhunt.errors import DataError, HeadhuntError, ModelError
 from headhunt.spec import Recipe, Spec, solved
 from headhunt.storage import PARTIAL
@@ -51,6 +52,14 @@ def models(encoders, tmp_path_factory):
             folder = tmp_path_factory.mktemp("models") / problem_type
             spec = Spec(encoder=encoders(), recipe=Recipe(learning_rate=1e-3, epochs=2, batch_size=8, max_length=16))
             spec = solved(encoders()) if problem_type == "solved" else spec
+            if problem_type == "ensemble":
+                members = [
+                    api.load(get()[0], device="cpu", precision="fp32"),
+                    api.fit(data["single_label_classification"], spec=solved(encoders()), precision="fp32"),
+                ]
+                join(members).save(folder)
+                made[problem_type] = folder, api.load(folder, device="cpu", precision="fp32")
+                return made[problem_type]
             made[problem_type] = folder, api.fit(data[problem_type], spec=spec, out=folder, precision="fp32")
         return made[problem_type]
 
@@ -103,7 +112,8 @@ def check_rows(rows: list[dict], predictor, table: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "problem_type", ["single_label_classification", "multi_label_classification", "regression", "pair", "solved"]
+    "problem_type",
+    ["single_label_classification", "multi_label_classification", "regression", "pair", "solved", "ensemble"],
 )
 def test_label_corpus_gives_the_predictions_of_the_model(tmp_path, models, problem_type):
     model, predictor = models(problem_type)

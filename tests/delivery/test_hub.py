@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ensembles import save_case
 from hub import TOKEN, Hub
 from model_folders import CODE, FILES, make_predictor
 from typer.testing import CliRunner
@@ -39,6 +40,14 @@ def model(encoders, tmp_path) -> Path:
     return make_predictor(encoders(), "conv-blocks")[0].save(tmp_path / "model")
 
 
+def save(encoder: str, case: str, folder: Path) -> Path:
+    """Save a model with a head of the contract suite, or an ensemble."""
+    if case != "ensemble":
+        return make_predictor(encoder, case)[0].save(folder)
+    save_case(encoder, case, folder)
+    return folder
+
+
 def run_headhunt(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "headhunt.cli", *words], env=env, capture_output=True, text=True)
 
@@ -62,7 +71,9 @@ def test_dry_run_lists_uploaded_and_skipped_files(model, tmp_path):
     assert "stays here: train.csv" in listing.output
 
 
-def test_push_uploads_a_model_that_loads_from_the_hub(model, tmp_path, outside):
+@pytest.mark.parametrize("case", ["conv-blocks", pytest.param("ensemble", marks=pytest.mark.slow)])
+def test_push_uploads_a_model_that_loads_from_the_hub(encoders, tmp_path, outside, case):
+    model = save(encoders(), case, tmp_path / "model")
     (model / "train.csv").write_text("secret")
     with Hub() as hub:
         env = hub.env(dict(os.environ), tmp_path / "home")
@@ -148,17 +159,21 @@ def test_push_explains_errors_of_the_hub_and_the_network(model, monkeypatch):
 
 
 @WITHOUT_XET
-@pytest.mark.parametrize("case", ["plain", "conv-blocks"])
+@pytest.mark.parametrize("case", ["plain", "conv-blocks", "ensemble"])
 def test_push_uploads_no_code_of_the_folder(encoders, case, tmp_path, monkeypatch):
-    model = make_predictor(encoders(), case)[0].save(tmp_path / "model")
+    model = save(encoders(), case, tmp_path / "model")
+    code = {"plain": set(), "conv-blocks": CODE, "ensemble": CODE | {"ensemble.py"}}[case]
     clean = {path.name: path.read_bytes() for path in model.iterdir() if path.suffix in (".py", ".json")}
-    for name in CODE:
+    for name in CODE | {"ensemble.py"}:
         (model / name).write_text("raise SystemExit('not the code of Headhunt')")
     for name in ("config.json", "tokenizer_config.json"):
         config = json.loads((model / name).read_text())
         config["auto_map"] = {"AutoTokenizer": ["evil/repo--model.Tokenizer", None], "AutoConfig": "evil/repo--x.Y"}
-        if case != "plain" and name == "config.json":
+        if case == "conv-blocks" and name == "config.json":
             config["encoder"]["auto_map"] = {"AutoModel": "evil/repo--x.Y"}
+        if case == "ensemble" and name == "config.json":
+            config["members"][0]["config"]["encoder"]["auto_map"] = {"AutoModel": "evil/repo--x.Y"}
+            config["members"][2]["config"]["auto_map"] = {"AutoModel": "evil/repo--x.Y"}
         (model / name).write_text(json.dumps(config))
     plan = plan_upload(model)
     assert "config.json is not as Headhunt wrote it and is replaced" in plan.notes
@@ -167,7 +182,7 @@ def test_push_uploads_no_code_of_the_folder(encoders, case, tmp_path, monkeypatc
         push(plan, "me/films")
         files = hub.repos["me/films"].files
     assert "evil" not in json.dumps([content.decode("latin-1") for content in files.values()])
-    assert {name for name in files if name.endswith(".py")} == (set() if case == "plain" else CODE)
+    assert {name for name in files if name.endswith(".py")} == code
     for name, content in clean.items():
         uploaded = files[name] if name.endswith(".py") else json.loads(files[name])
         assert uploaded == (content if name.endswith(".py") else json.loads(content)), name

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
+from ensembles import CASES as ENSEMBLES
+from ensembles import make_members
 from heads import CASES, LABELS, solve_output
 
 from headhunt.data import load_labelled
 from headhunt.data.task import Task
 from headhunt.delivery.onnx import export as onnx
 from headhunt.delivery.onnx import runtime
+from headhunt.engine.ensemble import join
 from headhunt.errors import DataError, ModelError
 from headhunt.modeling.architecture import Head
 from headhunt.modeling.build import build, load_tokenizer, output_of
@@ -51,7 +54,13 @@ OTHERS = {
     "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
 FEW = ("plain", "labels", "thresholds", "number", "long-pairs", "calibrated")
-FEW += ("solved-pair", "solved-thresholds")
+FEW += ("solved-pair", "solved-thresholds", "ensemble")
+# Ensembles of other problem types than the first one: (case, problem type)
+ENSEMBLES_OF = {
+    f"{case}-{problem_type}": (case, problem_type)
+    for case in ("ensemble", "ensemble-pair-cuts")
+    for problem_type in ("multi_label_classification", "regression")
+}
 NASTY = [
     "",
     " ",
@@ -66,6 +75,8 @@ NASTY = [
 
 def make_predictor(encoders, name: str) -> Predictor:
     """Return a predictor with weights large enough to make any difference visible."""
+    if name in ENSEMBLES or name in ENSEMBLES_OF:
+        return join(make_members(encoders(), *ENSEMBLES_OF.get(name, (name,))))
     head, pair = CASES.get(name, (Head(), False))
     family, problem_type, recipe = "bert", "single_label_classification", Recipe(max_length=60)
     if name in OTHERS:
@@ -190,7 +201,9 @@ def test_export_predicts_as_the_model_without_torch(exported, bare, tmp_path):
 
 @pytest.mark.slow
 def test_export_of_every_head_and_family_predicts_as_the_model_without_torch(exported, bare, tmp_path):
-    check_without_torch([name for name in [*CASES, *OTHERS] if name not in FEW], exported, bare, tmp_path)
+    check_without_torch(
+        [name for name in [*CASES, *OTHERS, *ENSEMBLES, *ENSEMBLES_OF] if name not in FEW], exported, bare, tmp_path
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what is written
@@ -293,6 +306,19 @@ def test_load_runtime_names_missing_packages(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------ 8 bits
+
+
+def test_quantize_keeps_the_last_layer_of_every_member_in_32_bits(exported, tmp_path):
+    import onnx as onnx_format
+
+    folder = exported("ensemble")[1]
+    shutil.copy(folder / "model.onnx", tmp_path)
+    onnx.quantize(tmp_path / "model.onnx", tmp_path / "full.onnx")
+    nodes = onnx_format.load(tmp_path / "model.onnx").graph.node
+    products = [node.op_type for node in nodes if "MatMul" in node.op_type or node.op_type == "Gemm"]
+    assert sum("Integer" in name for name in products) > 10
+    assert len(onnx.last_products(onnx_format.load(tmp_path / "full.onnx").graph)) == 3
+    assert len(onnx.last_products(onnx_format.load(tmp_path / "model.onnx").graph)) == 3
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import sentences
+from ensembles import save_case
 from serving import CLOSE, JSON, MALFORMED, PROBLEM_TYPES, exports_fixture, service_fixture, start_service_fixture  # noqa: F401
 
 pytest.importorskip("fastapi")
@@ -84,10 +85,14 @@ def test_concurrent_clients_share_batches_and_get_their_own_predictions(exports,
     assert after["headhunt_queue_length"] == 0
 
 
-def test_saved_model_is_exported_once_and_predicts_as_torch_does(encoders, exports, start_service, tmp_path):
+@pytest.mark.parametrize("case", ["model", pytest.param("ensemble", marks=pytest.mark.slow)])
+def test_saved_model_is_exported_once_and_predicts_as_torch_does(encoders, exports, start_service, tmp_path, case):
     from headhunt.predictor import Predictor
 
     saved = exports().parent / "saved"
+    if case == "ensemble":
+        saved = tmp_path / "saved"
+        save_case(encoders(), case, saved)
     torch_model = Predictor.load(saved, precision="fp32")  # the default may be 16 bits, which an export never uses
     first = start_service(saved, HEADHUNT_CACHE=str(tmp_path))
     assert "exporting" in "".join(first.log)

@@ -15,8 +15,10 @@ from headhunt import Search
 from headhunt.engine import driver as driver_module
 from headhunt.engine.driver import Resources, SearchDriver
 from headhunt.engine.final_evaluation import best_with_training_run
+from headhunt.engine.profiling import OverLimitError
 from headhunt.engine.trial_runner import TrialRunner
 from headhunt.errors import HeadhuntError
+from headhunt.report import write as write_report
 from headhunt.run.clock import steady_time
 from headhunt.run.events import STOPPED, ModelSaved
 from headhunt.run.ledger import LedgerWriter
@@ -56,11 +58,24 @@ def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
     result = search.result
     assert result.ensemble == "ensemble" and len(result.ensemble_members) >= 1 and "ensemble" in result.test.scores
     ensemble = headhunt.load(tmp_path / "run" / "ensemble", precision="fp32")
-    assert len(ensemble.members) == 3 * len(result.ensemble_members)
+    assert len(ensemble.model.members) == 3 * len(result.ensemble_members)
     test = open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
     correct = ensemble.outputs(test.texts()).argmax(1) == test.targets
     assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)
     assert not list((tmp_path / "run").glob(".ensemble*"))
+
+
+def test_ensemble_above_a_limit_is_not_saved(tmp_path, encoders, monkeypatch):
+    def refuse(*_, **__):
+        raise OverLimitError("has 9.0 MB of weights; 5 are allowed")
+
+    better = "headhunt.engine.selection.EnsembleChoice.better_than"
+    monkeypatch.setattr(better, lambda self, score: self.score is not None)
+    monkeypatch.setattr("headhunt.engine.trial_runner.save_ensemble", refuse)
+    result = run_search(tmp_path, encoders(), trials=6).result
+    assert result.ensemble is None and result.ensemble_note == "it has 9.0 MB of weights; 5 are allowed"
+    assert [path.name for path in (tmp_path / "run").iterdir() if "ensemble" in path.name] == []
+    assert f"not saved: {result.ensemble_note}" in write_report(tmp_path / "run").read_text()
 
 
 def test_result_has_test_scores_of_winner_and_plain_head(tmp_path, encoders):

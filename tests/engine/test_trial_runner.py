@@ -25,6 +25,7 @@ from headhunt.study.executors import evaluate_safely
 from headhunt.study.requests import (
     EvaluateTrial,
     FitAllRows,
+    JoinModels,
     MeasureCost,
     PredictTestRows,
     PredictTestRowsByFold,
@@ -93,6 +94,25 @@ def test_promotion_rung_by_rung_equals_training_in_one_go(runner, encoders, tmp_
     ]
     assert sum(outcome.examples for outcome in promoted) == straight.examples
     assert np.array_equal(outputs(tmp_path / "straight", 2)[1], outputs(tmp_path, 2)[1])
+
+
+def test_join_models_saves_the_ensemble_within_the_limits_only(runner, encoders, tmp_path):
+    spec = candidate(encoders(), epochs=1)
+    runner.run(request(spec, tmp_path))
+    saving = {"trial": 1, "spec": spec, "seed": 5}
+    size = {}
+    for name in ("small", "large"):
+        done = runner.run(SaveAllFolds(**saving, checkpoint=tmp_path / "c-2", out=tmp_path / name))
+        assert done.outcome == "ok"
+        size[name] = sum(path.stat().st_size for path in (tmp_path / name).glob("*/model.safetensors")) / 1e6
+    join = {name: JoinModels(**saving, folder=tmp_path / name, facts={"trials": [1]}) for name in size}
+    refused = make_runner(tmp_path, max_size=size["large"] / 2).run(join["large"])
+    assert refused.outcome == "limit" and "MB of weights" in refused.extra["message"]
+    assert not (tmp_path / "large" / "headhunt.json").exists()
+    assert make_runner(tmp_path, max_size=size["small"] * 2, max_latency=1e6).run(join["small"]).outcome == "ok"
+    assert len(Predictor.load(tmp_path / "small").facts["members"]) == FOLDS
+    slow = make_runner(tmp_path, max_latency=1e-6).run(join["large"])
+    assert slow.outcome == "limit" and "ms for a text" in slow.extra["message"]
 
 
 def test_given_validation_rows_are_evaluated_on(tmp_path, encoders):

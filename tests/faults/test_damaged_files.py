@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from headhunt.cli import app
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
-from headhunt.predictor import open_model
+from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, read_predictions, read_test_predictions, write_arrays
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
@@ -107,7 +107,7 @@ def test_models_with_any_damaged_file_load_or_are_refused(encoders, tmp_path, da
             shutil.copytree(made, copy)
             (copy / path.name).write_bytes(damage(path.read_bytes(), random.Random(f"{number} {repeat}")))
             with contextlib.suppress(HeadhuntError):
-                open_model(copy).predict(["a good film"])
+                Predictor.load(copy).predict(["a good film"])
             shutil.rmtree(copy)
 
 

@@ -190,6 +190,8 @@ def print_result(search: Search, console: Console) -> None:
         console.print(f"{search.directory.model} is the plain head; the winner is in {winner}", soft_wrap=True)
     if result.ensemble:
         console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
+    elif result.ensemble_note:
+        console.print(f"the ensemble is not saved: {result.ensemble_note}")
 
 
 def print_ablation(ablation: AblationResult, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from headhunt.cli.output import log, print_corpus
 from headhunt.errors import HeadhuntError
 
 if TYPE_CHECKING:
-    from headhunt.predictor import Ensemble, Prediction, Predictor
+    from headhunt.predictor import Prediction, Predictor
 
 FIRST_BATCH, LARGEST_BATCH = 8, 1024  # lines of a pipe; the first batches are small, so that output starts at once
 FILE_SUFFIXES = (".csv", ".jsonl")
@@ -61,7 +61,7 @@ def predict(
 
 
 def predict_file(
-    predictor: Predictor | Ensemble, source: str, text: str | None, text_b: str | None, writer: PredictionWriter
+    predictor: Predictor, source: str, text: str | None, text_b: str | None, writer: PredictionWriter
 ) -> None:
     """Label a file in windows, so that memory does not grow with the file; keep all its columns."""
     from headhunt.data import load_texts

@@ -17,15 +17,27 @@ from typing import Any
 from headhunt import modeling
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.configuration import HeadhuntConfig
+from headhunt.modeling.ensemble import HeadhuntEnsembleConfig
 from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 from headhunt.storage import read_json
 
-CODE = ("architecture.py", "configuration.py", "heads.py", "model.py")
+CODE = ("architecture.py", "configuration.py", "ensemble.py", "heads.py", "model.py")
 CONFIG, AUTO_MAP = "config.json", "auto_map"
+# The code files of each type of model, and the classes in them that transformers uses.
+CODE_OF = {
+    HeadhuntConfig.model_type: tuple(name for name in CODE if name != "ensemble.py"),
+    HeadhuntEnsembleConfig.model_type: CODE,
+}
 CLASSES = {
-    "AutoConfig": "configuration.HeadhuntConfig",
-    "AutoModelForSequenceClassification": "model.HeadhuntForSequenceClassification",
+    HeadhuntConfig.model_type: {
+        "AutoConfig": "configuration.HeadhuntConfig",
+        "AutoModelForSequenceClassification": "model.HeadhuntForSequenceClassification",
+    },
+    HeadhuntEnsembleConfig.model_type: {
+        "AutoConfig": "ensemble.HeadhuntEnsembleConfig",
+        "AutoModelForSequenceClassification": "ensemble.HeadhuntEnsembleForSequenceClassification",
+    },
 }
 # The files that are uploaded. If the repository has one that this model does not have, it is deleted: shards or code of
 # an earlier model would be loaded in place of the new one.
@@ -129,12 +141,12 @@ def _safe_contents(folder: Path) -> dict[str, bytes]:
     """
     contents: dict[str, bytes] = {}
     config = read_json(folder / CONFIG)
-    expected = {key: value for key, value in config.items() if key != AUTO_MAP}
-    if config.get("model_type") == HeadhuntConfig.model_type:
+    expected = _without_code(config)
+    kind = config.get("model_type")
+    if kind in CODE_OF:
         package = Path(modeling.__path__[0])
-        contents |= {name: (package / name).read_bytes() for name in CODE}
-        expected[AUTO_MAP] = CLASSES
-        expected["encoder"] = {key: value for key, value in config["encoder"].items() if key != AUTO_MAP}
+        contents |= {name: (package / name).read_bytes() for name in CODE_OF[kind]}
+        expected[AUTO_MAP] = CLASSES[kind]
     if expected != config:
         contents[CONFIG] = _encode(expected)
     settings = folder / "tokenizer_config.json"
@@ -143,6 +155,13 @@ def _safe_contents(folder: Path) -> dict[str, bytes]:
         if AUTO_MAP in config:
             contents[settings.name] = _encode({key: value for key, value in config.items() if key != AUTO_MAP})
     return contents
+
+
+def _without_code(value: Any) -> Any:
+    """Return a configuration whose parts, such as encoders and members, name no code."""
+    if isinstance(value, dict):
+        return {key: _without_code(item) for key, item in value.items() if key != AUTO_MAP}
+    return [_without_code(item) for item in value] if isinstance(value, list) else value
 
 
 def _encode(config: dict[str, Any]) -> bytes:

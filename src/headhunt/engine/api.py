@@ -14,7 +14,7 @@ from headhunt.engine.assembly import prepare, versions
 from headhunt.engine.options import check_new_directory, load_task
 from headhunt.evaluation import Evaluation, apply_thresholds, evaluate
 from headhunt.modeling.build import check_length, load_config
-from headhunt.predictor import Ensemble, Predictor, open_model
+from headhunt.predictor import Predictor
 from headhunt.spec import DEFAULT_ENCODER, Spec, plain
 from headhunt.training.device import pick_device
 from headhunt.training.loop import Report
@@ -95,7 +95,7 @@ def fit(
     return predictor
 
 
-def score(predictor: Predictor | Ensemble, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
+def score(predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
     """Score a model on labelled rows."""
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
     decisions = apply_thresholds(outputs, predictor.thresholds)
@@ -104,7 +104,7 @@ def score(predictor: Predictor | Ensemble, rows: Split, progress: Callable[[int]
 
 def load(
     folder: str | Path, *, device: str | None = None, precision: str = "auto", trust_remote_code: bool = False
-) -> Predictor | Ensemble:
+) -> Predictor:
     """Load a model that `fit` or a search saved, or the ensemble of a search.
 
     Args:
@@ -113,4 +113,4 @@ def load(
         precision: "auto", "fp32" or "bf16".
         trust_remote_code: Whether code that came with the encoder may run.
     """
-    return open_model(folder, device=pick_device(device), precision=precision, trust_remote_code=trust_remote_code)
+    return Predictor.load(folder, device=pick_device(device), precision=precision, trust_remote_code=trust_remote_code)

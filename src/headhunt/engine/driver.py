@@ -411,7 +411,7 @@ class SearchDriver:
         return [self.final_evaluation(study).request(PredictTestRows, trial, model=folder, predictions=path)]
 
     def _write_model_cards(self, result: SearchResult) -> None:
-        """Write the card of the delivered model, and of the winner if another model was delivered."""
+        """Write the card of the delivered model, of the ensemble, and of the winner if another model was delivered."""
         space = self.settings.space.get("name")
         names = [self.settings.encoder, *self.settings.encoders]
         encoder, *encoders = [name if model_card.hub_name(name) else "ENCODER" for name in names]
@@ -419,6 +419,8 @@ class SearchDriver:
         command = " ".join(settings.command(self.task, str(space) if space in NAMED else "space.json"))
         if result.model is not None:
             model_card.write(self.directory.model, task=self.task, result=result, command=command)
+        if result.ensemble is not None:
+            model_card.write(self.directory.ensemble, task=self.task, result=result, command=command)
         if result.verdict.delivered == "plain" and result.winner_model:
             winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
             folder = self.directory.models / result.winner_model

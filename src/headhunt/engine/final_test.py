@@ -59,6 +59,7 @@ from headhunt.run.results import (
 from headhunt.run.state import State, Trial
 from headhunt.storage import atomic_directory, copy_directory
 from headhunt.study.requests import (
+    JoinModels,
     MeasureCost,
     PredictTestRows,
     PredictTestRowsByFold,
@@ -99,7 +100,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         final, [trial.number for trial in pair if trial.number in scores.by_trial] + list(scores.by_trial)
     )
     test = _test_result(final, contest, predictions, source)
-    ensemble = _save_ensemble(final, choice.members) if choice.better_than(scores.mean(winner)) else None
+    better = choice.better_than(scores.mean(winner))
+    ensemble, note = _save_ensemble(final, choice.members) if better else (None, None)
     result = SearchResult(
         reason=reason,
         metric=final.metric,
@@ -117,6 +119,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         winner=_summary(winner),
         plain=_summary(plain),
         ensemble=ensemble,
+        ensemble_note=note,
         ensemble_members=tuple(trial.number for trial in choice.members),
         ensemble_score=choice.score,
         finalists=tuple(
@@ -253,14 +256,10 @@ def _calibrate(folder: Path, temperature: float | None, trust_remote_code: bool)
         return
     import torch
 
-    from headhunt.modeling.build import output_of
     from headhunt.predictor import Predictor
 
     predictor = Predictor.load(folder, device=torch.device("cpu"), trust_remote_code=trust_remote_code)
-    with torch.no_grad():
-        output_of(predictor.model).weight.div_(temperature)
-        output_of(predictor.model).bias.div_(temperature)
-    predictor.facts["temperature"] = temperature
+    predictor.calibrate(temperature)
     with atomic_directory(folder) as partial:
         predictor.save(partial, card=False)
 
@@ -279,15 +278,14 @@ def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, M
     return costs
 
 
-def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> str | None:
-    """Save the models of every fold of each member; return None if there is no time or space for that."""
+def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[str | None, str | None]:
+    """Save the ensemble of the models of every fold of each member; return its name, or why there is none."""
+    too_late = "there was no time to save it"
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
-        return None
+        return None, too_late
     if not final.has_space_for(final.folds * len(members)):
-        return None
+        return None, "there was no space on the disk to save it"
     final.show_stage("saving the ensemble")
-    from headhunt.predictor import save_ensemble  # torch takes a while to load
-
     try:
         with atomic_directory(final.directory.ensemble) as partial:
             requests = [
@@ -303,16 +301,20 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> str | No
             ]
             done = final.run(requests, final.before_deadline(3.0))
             if sum(outcome.outcome == "ok" for _, outcome in done) < len(members):
-                raise _IncompleteError
-            trials = [trial.number for trial in members]
-            save_ensemble(partial, {"trials": trials, "training_runs_of_each": final.folds})
-    except _IncompleteError:
-        return None
-    return final.directory.ensemble.name
+                raise _IncompleteError(too_late)
+            facts = {"trials": [trial.number for trial in members], "training_runs_of_each": final.folds}
+            joining = final.request(JoinModels, members[0], folder=partial, facts=facts)
+            outcomes = [outcome for _, outcome in final.run([joining], final.before_deadline(1.0))]
+            if not outcomes or outcomes[0].outcome != "ok":
+                message = outcomes[0].extra.get("message") if outcomes else None
+                raise _IncompleteError(f"it {message}" if message else too_late)
+    except _IncompleteError as error:
+        return None, str(error)
+    return final.directory.ensemble.name, None
 
 
 class _IncompleteError(Exception):
-    """Not all members of an ensemble could be saved in time."""
+    """The ensemble could not be saved, in time or within the limits."""
 
 
 def _references(final: FinalEvaluation) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
 COMPARED = 12  # best trials among which finalists are looked for
 ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
+Predicted = tuple[Trial, tuple[np.ndarray, np.ndarray]]  # a trial with the rows and outputs of its predictions
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
     predicted = [(trial, final.predictions(trial)) for trial in final.fully_evaluated()]
     available = [(trial, found) for trial, found in predicted if found is not None][:ENSEMBLE_CANDIDATES]
     available = [(trial, found) for trial, found in available if final.study.checkpoints.latest(trial.number)]
+    available = _with_equal_tokenizer(final, available)
     if len(available) < 2:
         return EnsembleChoice([], None)
     outputs = [predictions for _, (_, predictions) in available]
@@ -144,6 +146,17 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
     chosen = select_ensemble(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
     score = final.score(np.mean([outputs[i] for i in chosen], axis=0), targets)
     return EnsembleChoice([available[i][0] for i in chosen], score)
+
+
+def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) -> list[Predicted]:
+    """Return the trials whose tokenizer equals that of the best one: only those can be joined into one model."""
+    encoders = [trial.spec.encoder for trial, _ in available]
+    if len(set(encoders)) < 2:
+        return available
+    from headhunt.engine.ensemble import encoders_with_equal_tokenizer  # torch takes a while to load
+
+    equal = encoders_with_equal_tokenizer(encoders, final.trust_remote_code)
+    return [(trial, predictions) for trial, predictions in available if trial.spec.encoder in equal]
 
 
 def temperature_of(final: FinalEvaluation, trial: Trial | None) -> float | None:

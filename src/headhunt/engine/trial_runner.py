@@ -26,6 +26,7 @@ import torch
 
 from headhunt.engine.assembly import Assembly, token_key, tokenise_for, versions
 from headhunt.engine.averaging import average_training_runs
+from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import baseline_loss, fold_name
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.tfidf import TfidfModel, fit_tfidf
@@ -44,6 +45,7 @@ from headhunt.study.requests import (
     EvaluateTfidf,
     EvaluateTrial,
     FitAllRows,
+    JoinModels,
     MeasureCost,
     MeasureThroughput,
     PredictTestRows,
@@ -88,6 +90,7 @@ class TrialRunner(WorkerData):
             PredictTestRows: self._predict_test_rows,
             PredictTestRowsByFold: self._predict_test_rows_by_fold,
             MeasureCost: self._measure_cost,
+            JoinModels: self._join_models,
             MeasureThroughput: self._measure_throughput,
             EvaluateTfidf: self._evaluate_tfidf,
         }
@@ -353,6 +356,21 @@ class TrialRunner(WorkerData):
             ready = self._trained_fold(request, number, stop)
             place = request.out / f"{request.trial:06d}-{number}"
             self._save(ready, request, place, "one fold of the training rows")
+        return Outcome("ok")
+
+    def _join_models(self, request: JoinModels, stop: Stop) -> Outcome:
+        def check(ensemble: Predictor) -> None:
+            if self._cost_check.limited:
+                self._cost_check(request.folder, lambda: ensemble, *self.sample_texts())
+
+        save_ensemble(
+            request.folder,
+            request.facts,
+            check=check,
+            device=self.device,
+            precision=self.settings.precision,
+            trust_remote_code=self.settings.trust_remote_code,
+        )
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:

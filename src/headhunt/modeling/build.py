@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 from headhunt.errors import ModelError, out_of_memory
 from headhunt.modeling.architecture import Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
+from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.heads import Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.storage import read_json
@@ -44,7 +45,9 @@ ENCODER_DROPOUTS = (
 HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "classifier_dropout_prob")
 
 AutoConfig.register("headhunt", HeadhuntConfig)
+AutoConfig.register("headhunt_ensemble", HeadhuntEnsembleConfig)
 AutoModelForSequenceClassification.register(HeadhuntConfig, HeadhuntForSequenceClassification)
+AutoModelForSequenceClassification.register(HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification)
 
 
 @contextlib.contextmanager
@@ -120,6 +123,15 @@ def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
+def equal_tokenizers(first: Any, second: Any) -> bool:
+    """Return True if two tokenizers give the same tokens and special tokens for every text."""
+    if first.model_input_names != second.model_input_names or type(first) is not type(second):
+        return False
+    if not hasattr(first, "backend_tokenizer"):
+        return first.get_vocab() == second.get_vocab()
+    return first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+
+
 def build(
     encoder: str,
     head: Head,
@@ -181,10 +193,12 @@ def build(
 
 
 def has_unknown_encoder(folder: Path) -> bool:
-    """Return True if the encoder of a saved model has its own code that is not registered yet."""
+    """Return True if an encoder of a saved model has its own code that is not registered yet."""
     config = read_json(folder / "config.json")
-    encoder = config.get("encoder") if config.get("model_type") == HeadhuntConfig.model_type else None
-    return encoder is not None and encoder["model_type"] not in CONFIG_MAPPING
+    ensemble = config.get("model_type") == HeadhuntEnsembleConfig.model_type
+    configs = [entry["config"] for entry in config["members"]] if ensemble else [config]
+    encoders = [each["encoder"] for each in configs if each.get("model_type") == HeadhuntConfig.model_type]
+    return any(encoder["model_type"] not in CONFIG_MAPPING for encoder in encoders)
 
 
 def register_remote_code(encoder: str) -> None:

@@ -69,17 +69,33 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             kwargs: Ignored; accepted for callers that pass more arguments.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        if self.head.compare is not None:
-            input_ids, mask = self.split_pairs(input_ids, mask)
-            token_type_ids = None
-        types = {"token_type_ids": token_type_ids} if self.takes_types else {}
-        outputs = self.encoder(
-            input_ids=input_ids, attention_mask=mask, output_hidden_states=self.head.several_layers, **types
-        )
-        states = outputs.hidden_states if self.head.several_layers else (outputs.last_hidden_state,)
-        logits = self.head(states, mask.bool())
-        loss = None if labels is None else self.loss(logits, labels)
+        outputs, mask = self.encode(input_ids, mask, token_type_ids, self.encoder, self.head.several_layers)
+        logits = self.classify(outputs, mask)
+        loss = None if labels is None else loss_of(self.config.problem_type, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def encode(
+        self, ids: Tensor, mask: Tensor, types: Tensor | None, encoder: nn.Module, all_layers: bool
+    ) -> tuple[Any, Tensor]:
+        """Return the output of an encoder for the texts as this head reads them, and their mask.
+
+        Args:
+            ids: Token ids (batch, tokens).
+            mask: 1 for real tokens, 0 for padding (batch, tokens).
+            types: 1 in the second text of a pair (batch, tokens).
+            encoder: The encoder. Models of an ensemble share one.
+            all_layers: Return the hidden states of all layers.
+        """
+        if self.head.compare is not None:
+            ids, mask = self.split_pairs(ids, mask)
+            types = None
+        given = {"token_type_ids": types} if self.takes_types else {}
+        return encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given), mask
+
+    def classify(self, outputs: Any, mask: Tensor) -> Tensor:
+        """Return the logits (batch, outputs) from an output of the encoder."""
+        states = outputs.hidden_states if self.head.several_layers else (outputs.last_hidden_state,)
+        return self.head(states, mask.bool())
 
     def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
@@ -94,23 +110,29 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         # Masked positions may contain tokens of the other text: replace them by padding.
         pad = self.config.pad_token_id or 0
         joined = joined.masked_fill(~masks, pad)
-        longest = masks.sum(1).max().item()
-        if exporting():  # the length depends on data: give the exporter its bounds
-            torch._check(longest >= 2)
-            torch._check(longest <= ids.shape[1])
-        joined, masks = joined[:, :longest], masks[:, :longest]
+        joined, masks = trim(joined, masks)
         return joined, masks.to(mask.dtype)
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss that transformers computes for the same problem type."""
-        if self.config.problem_type == "regression":
-            return functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
-        if self.config.problem_type == "multi_label_classification":
-            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return functional.cross_entropy(logits, labels)
 
 
 HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+def trim(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Remove the padding that all rows share, from ids and a boolean mask (batch, tokens)."""
+    longest = mask.sum(1).max().item()
+    if exporting():  # the length depends on data: give the exporter its bounds
+        torch._check(longest >= 2)
+        torch._check(longest <= ids.shape[1])
+    return ids[:, :longest], mask[:, :longest]
+
+
+def loss_of(problem_type: str, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss that transformers computes for a problem type."""
+    if problem_type == "regression":
+        return functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
+    if problem_type == "multi_label_classification":
+        return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    return functional.cross_entropy(logits, labels)
 
 
 def exporting() -> bool:

@@ -74,6 +74,7 @@ def _run(run: RunData) -> dict[str, Any]:
         "metric": run.metric,
         "evaluated_on": run.result.evaluated_on if run.result else run.task.evaluated_on,
         "test_evaluations": run.test_evaluations,
+        "ensemble_note": run.result.ensemble_note if run.result else None,
         "encoder": settings.encoder,
         "strategy": settings.strategy,
         "space": settings.space.get("name", "own"),

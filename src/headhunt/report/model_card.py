@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, expec
 from headhunt.modeling.architecture import from_dict
 from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
 from headhunt.run.directory import MODEL_INFO
-from headhunt.run.results import PLAIN, WINNER, SearchResult
+from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
 from headhunt.run.task import TaskInfo
-from headhunt.spec import Recipe, Spec, plain, recipe_words, stages
+from headhunt.spec import Recipe, Spec, describe, plain, recipe_words, stages
 
 FILE = "README.md"
 MAX_LABELS = 40  # label names that are listed, and classes in the table
@@ -34,6 +35,7 @@ DELIVERED = {
     "winner": "This model is the winner of that search.",
     "plain": "This model is the plain head.",
     "best so far": "This model is the best one that was ready when the time limit was reached.",
+    ENSEMBLE: "This model is the ensemble of the best candidates of that search.",
 }
 
 Facts = Mapping[str, Any]
@@ -134,9 +136,11 @@ class _Card:
         self.name = str(data.name or folder)
         self.recipe = from_dict(Recipe, facts["recipe"])
         self.spec = Spec.from_dict(facts["spec"]) if facts.get("spec") else None
+        self.members = [Spec.from_dict(member) for member in facts.get("members") or () if member]
         self.verdict = result.verdict if result else None
-        # A search tests the winner and the plain head, and delivers one of them.
+        # A search tests the winner, the plain head and the ensemble.
         self.role = PLAIN if self.verdict and self.verdict.delivered == "plain" else WINNER
+        self.role = ENSEMBLE if self.members else self.role
         self.scores: dict[str, Score] = {}
         self.other_scores: dict[str, dict[str, Score]] = {}
         self.classes: list[ClassScores] = []
@@ -164,6 +168,11 @@ class _Card:
                 self.classes = class_scores(confusion, self.labels) if confusion else []
 
     @property
+    def encoders(self) -> list[str]:
+        """The encoders of the model or of its members."""
+        return list(dict.fromkeys(spec.encoder for spec in ([self.spec] if self.spec else self.members)))
+
+    @property
     def base(self) -> str | None:
         """The encoder's name on the Hub."""
         return hub_name(self.spec.encoder) if self.spec else None
@@ -188,7 +197,7 @@ class _Card:
         data = ModelCardData(
             library_name="transformers",
             pipeline_tag="text-classification",
-            base_model=self.base,
+            base_model=_one_or_all([name for encoder in self.encoders if (name := hub_name(encoder))]),
             tags=["headhunt", *TAGS[self.problem_type], *(["text-pair-classification"] if self.pair else [])],
             metrics=list(dict.fromkeys(METRICS[metric].hub_name for metric, _ in known)) or None,
             model_name=self.name if results else None,
@@ -205,19 +214,14 @@ class _Card:
             "regression": "a number",
         }[self.problem_type]
         lines = [f"Predicts {output} for {inputs}" + (f": {self._label_list()}." if self.labels else ".")]
-        encoder = self._encoder_link()
-        if encoder:
-            lines[0] += f" Made from {encoder} with Headhunt."
+        if self.encoders:
+            lines[0] += f" Made from {' and '.join(map(_encoder_link, self.encoders))} with Headhunt."
+        if self.members:
+            lines[0] += f" The predictions are the mean of {len(self.members)} models."
         if self.verdict is not None and self.verdict.sentence:
-            lines.append(f"> {escape_text(self.verdict.sentence)} {DELIVERED[self.verdict.delivered]}")
+            delivered = ENSEMBLE if self.members else self.verdict.delivered
+            lines.append(f"> {escape_text(self.verdict.sentence)} {DELIVERED[delivered]}")
         return "\n\n".join(lines)
-
-    def _encoder_link(self) -> str:
-        if self.spec is None:
-            return ""
-        if self.base:
-            return f"[{escape_text(self.base)}](https://huggingface.co/{self.base})"
-        return f"a local encoder ({code(Path(self.spec.encoder).name)})"
 
     def _label_list(self) -> str:
         more = len(self.labels) - MAX_LABELS
@@ -235,7 +239,8 @@ class _Card:
         source = (
             "The head is the one of transformers: the folder contains no code."
             if native
-            else "The folder contains the code of the head, four short files: read them before you trust them."
+            else f"The folder contains the code of the head, {'five' if self.members else 'four'} short files: "
+            "read them before you trust them."
         )
         return [
             f"With transformers alone; {code(self.folder)} is this folder, or its name on the Hub. {source}",
@@ -300,20 +305,22 @@ class _Card:
         return [bullet_list(items)]
 
     def architecture(self) -> list[str]:
-        """Return the stages from tokens to output."""
+        """Return the stages from tokens to output, or the members of an ensemble."""
+        size = [f"{self.size / 1e6:,.1f} MB of weights."] if self.size else []
         if self.spec is None:
-            return []
+            counts = Counter(describe(spec) for spec in self.members)
+            items = [f"{count} × {escape_text(words)}" for words, count in counts.items()]
+            return [bullet_list(items), *size] if items else []
         items = []
         for stage in stages(self.spec, None, self.pair, self.problem_type, len(self.labels)):
             if stage["stage"] == "encoder":
-                title = f"encoder, {self._encoder_link()}"
+                title = f"encoder, {_encoder_link(self.spec.encoder)}"
             elif "titles" in stage:
                 title = " and ".join(code(name) for name in stage["titles"])
             else:
                 title = escape_text(stage["title"])
             each = " (each text alone)" if stage.get("twice") and stage["stage"] != "tokens" else ""
             items.append(f"{title}{each}: {escape_text(stage['detail'])}")
-        size = [f"{self.size / 1e6:,.1f} MB of weights."] if self.size else []
         return ["\n".join(f"{number}. {item}" for number, item in enumerate(items, 1)), *size]
 
     def training(self) -> list[str]:
@@ -326,23 +333,25 @@ class _Card:
             )
             parts.append(f"{chosen} ({escape_text(self.result.evaluated_on)}), in {self.result.seconds:,.0f} s.")
         recipe = {"epochs": f"{self.recipe.epochs:g}", "batch size": str(self.recipe.batch_size)}
-        items: dict[str, Any] = recipe_words(self.spec) if self.spec else recipe
+        items: dict[str, Any] = recipe_words(self.spec) if self.spec else {} if self.members else recipe
         seconds = self.facts.get("seconds")
         items |= {"seed": self.facts.get("seed"), "created": self.facts.get("created")}
         items |= {"training time": f"{seconds:,.0f} s" if seconds else None}
         known = [f"{name}: {escape_text(value)}" for name, value in items.items() if value is not None]
-        return [*parts, bullet_list(known)]
+        return [*parts, *([bullet_list(known)] if known else [])]
 
     def limitations(self) -> list[str]:
         """Return the limits of the model."""
-        length, truncation = self.recipe.max_length, self.recipe.truncation
-        siamese = self.spec is not None and self.spec.head.siamese is not None
+        recipes = [spec.recipe for spec in self.members] or [self.recipe]
+        length = max(recipe.max_length for recipe in recipes)
+        cuts = {"end": "at the end", "middle": "in the middle"}
+        where = " or ".join(words for name, words in cuts.items() if name in {recipe.truncation for recipe in recipes})
+        siamese = any(spec.head.siamese is not None for spec in [self.spec, *self.members] if spec)
         what = "of each text" if siamese else "of both texts together" if self.pair else "of a text"
         items = [
             "Language: that of the encoder's pretraining and of the training rows; no other was tested.",
-            f"Length: {length} tokens {what} are read; longer texts are cut "
-            + ("at the end." if truncation == "end" else "in the middle.")
-            + (" transformers alone cuts at the end." if truncation == "middle" else "")
+            f"Length: {length} tokens {what} are read; longer texts are cut {where}."
+            + (" transformers alone cuts at the end." if "middle" in where else "")
             + (f" transformers alone cuts both together to {length}." if siamese else ""),
         ]
         if self.problem_type != "regression":
@@ -406,6 +415,16 @@ class _Card:
         known = [(metric, score) for metric, score in self.scores.items() if metric in METRICS]
         searched = self.result.metric if self.result else None
         return sorted(known, key=lambda item: item[0] != searched)
+
+
+def _one_or_all(names: list[str]) -> str | list[str] | None:
+    return names if len(names) > 1 else next(iter(names), None)
+
+
+def _encoder_link(encoder: str) -> str:
+    if name := hub_name(encoder):
+        return f"[{escape_text(name)}](https://huggingface.co/{name})"
+    return f"a local encoder ({code(Path(encoder).name)})"
 
 
 def _interval(score: Score | None) -> str:

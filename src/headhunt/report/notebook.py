@@ -110,6 +110,8 @@ def model_summary(model: Model) -> str:
     }.get(model.problem_type, "a number")
     weights = f"{compact(parameters)} parameters · {compact(size / 1e6)} MB · {model.device}"
     statement = f"{'Two texts' if model.pair else 'One text'} in, {output} out."
+    if members := model.facts.get("members"):
+        statement += f" The mean of {len(members)} models."
     parts = [_top("model", weights), f'<p class="statement">{statement}</p>']
     if model.spec is not None:
         layers = getattr(model.model.config, "num_hidden_layers", None)

@@ -390,6 +390,8 @@ def _repeat(found: Facts) -> str:
         terms["examples seen"] = f"{run['examples']:,}"
     if run["test_evaluations"] > 1:
         terms["test rows"] = f"evaluated {run['test_evaluations']} times"
+    if run["ensemble_note"]:
+        terms["ensemble"] = f"not saved: {run['ensemble_note']}"
     terms["versions"] = ", ".join(f"{name} {version}" for name, version in found.get("versions", {}).items()) or "–"
     own = " Save the space of report.json as space.json." if "--space space.json" in repeat["command"] else ""
     words = " ".join(f"<span>{escape(word)}</span>" for word in repeat["command"])

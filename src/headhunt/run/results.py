@@ -129,6 +129,8 @@ class SearchResult:
     plain: TrialSummary | None = None
     ensemble: str | None = None
     """The ensemble, a directory of the run, if it is better than the winner on validation rows."""
+    ensemble_note: str | None = None
+    """Why a better ensemble was not saved: it is above a limit, or there was no time."""
     ensemble_members: tuple[int, ...] = ()
     ensemble_score: float | None = None
     """On validation rows."""

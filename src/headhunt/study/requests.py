@@ -6,6 +6,7 @@ until its deadline, and is received with a deadline on the clock of that process
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,15 @@ class SaveAllFolds(Request):
 
     checkpoint: Path
     out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinModels(Request):
+    """Replace the saved models in a folder by one model, their ensemble, if it is within the limits."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    """Further data to save with the ensemble."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,11 +109,6 @@ class ModelInfo:
         path = Path(folder) / "headhunt.json"
         try:
             data = read_json(path)
-            if "ensemble" in data:
-                raise ModelError(
-                    f"The model must be a single one to label a corpus; {folder} is an ensemble. "
-                    f"Give one model: {Path(folder).parent / 'model'}."
-                )
             labels = tuple(data["labels"])
             if not isinstance(data["labels"], list) or not all(isinstance(label, str) for label in labels):
                 raise TypeError

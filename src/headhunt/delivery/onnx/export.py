@@ -29,6 +29,8 @@ from transformers import PreTrainedModel
 from headhunt.data import Split, load_labelled, load_texts
 from headhunt.errors import DataError, ModelError
 from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, measure
+from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
+from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.predictor import CARD, Predictor
 from headhunt.run.directory import RunDirectory
 from headhunt.run.schema import RunError
@@ -171,8 +173,8 @@ def write_graph(predictor: Predictor, path: Path) -> list[str]:
     """
     texts, texts_b = ["a", "a b c d", "a b"], ["b c", "a", "b c d e"]
     batch = predictor.tokenise(texts, texts_b if predictor.pair else None).batch(np.arange(3))
-    if is_siamese(predictor):
-        batch.pop("token_type_ids", None)  # the texts are encoded separately, without types
+    if not reads_types(predictor.model):
+        batch.pop("token_type_ids", None)
     with silent(), eager_attention(predictor.model):
         program = torch.onnx.export(
             Logits(predictor.model, list(batch)),
@@ -206,7 +208,7 @@ def quantize(graph: Path, full_precision: Path) -> None:
     """Move the graph to `full_precision` and write a graph with weights in 8 bits in its place.
 
     Only weights of matrix products are quantized, with one scale per column; activations are quantized at run time. The
-    last layer is not quantized: it is small, and its outputs are the logits.
+    last layer of each head is not quantized: it is small, and its outputs are the logits.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -214,7 +216,7 @@ def quantize(graph: Path, full_precision: Path) -> None:
     graph.replace(full_precision)
     model = onnx.load(full_precision)
     del model.graph.value_info[:]  # shapes that are about to change
-    last = [node.name for node in model.graph.node if "logits" in node.output]
+    last = last_products(model.graph)
     last += [f"{name}_MatMul" for name in last]  # onnxruntime first replaces each Gemm by a MatMul of this name
     with silent():
         quantize_dynamic(
@@ -226,6 +228,22 @@ def quantize(graph: Path, full_precision: Path) -> None:
             nodes_to_exclude=last,
             extra_options={"MatMulConstBOnly": True},
         )
+
+
+def last_products(graph: Any) -> list[str]:
+    """Return the names of the matrix products from whose outputs the logits are computed without another product."""
+    makers = {output: node for node in graph.node for output in node.output}
+    names, pending, seen = [], ["logits"], set()
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op_type in ("Gemm", "MatMul"):
+            names.append(node.name)
+        else:
+            pending += node.input
+    return names
 
 
 def write_companions(predictor: Predictor, folder: Path) -> None:
@@ -257,7 +275,7 @@ def write_metadata(
         pair=predictor.pair,
         max_length=predictor.recipe.max_length,
         truncation=predictor.recipe.truncation,
-        siamese=is_siamese(predictor),
+        siamese=predictor.takes[2],
         special_tokens=runtime.SpecialTokens(
             list(special.before), list(special.between), list(special.after), special.pad
         ),
@@ -272,9 +290,11 @@ def write_metadata(
     write_json(path, metadata.to_dict())
 
 
-def is_siamese(predictor: Predictor) -> bool:
-    """Return whether the two texts of a pair are encoded separately."""
-    return bool(predictor.spec and predictor.spec.head.siamese)
+def reads_types(model: nn.Module) -> bool:
+    """Return whether token types matter. Siamese heads encode the two texts separately, without types."""
+    models = model.members if isinstance(model, HeadhuntEnsembleForSequenceClassification) else [model]
+    siamese = [isinstance(each, HeadhuntForSequenceClassification) and each.head.compare is not None for each in models]
+    return not all(siamese)
 
 
 def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[str, str | None]) -> tuple[Split, str]:
