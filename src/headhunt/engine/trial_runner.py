@@ -18,19 +18,20 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import Assembly, token_key, tokenise_for, versions
+from headhunt.engine.assembly import Assembly, token_key, versions
 from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import baseline_loss, fold_name
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
-from headhunt.engine.tfidf import TfidfModel, fit_tfidf
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
+from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, standard_error
 from headhunt.predictor import Predictor
@@ -57,13 +58,11 @@ from headhunt.study.requests import (
 )
 from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
-from headhunt.training.features import Features
 from headhunt.training.solve import Solving
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 OUTPUTS = "outputs.npy"  # predictions of a fold, in its checkpoint
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
-TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
@@ -91,8 +90,8 @@ class TrialRunner(WorkerData):
             PredictTestRowsByFold: self._predict_test_rows_by_fold,
             MeasureCost: self._measure_cost,
             JoinModels: self._join_models,
-            MeasureThroughput: self._measure_throughput,
-            EvaluateTfidf: self._evaluate_tfidf,
+            MeasureThroughput: partial(measure_throughput, self),
+            EvaluateTfidf: partial(evaluate_tfidf, self),
         }
         if settings.memory:
             limit_memory(settings.memory)
@@ -232,57 +231,6 @@ class TrialRunner(WorkerData):
             **fields, rung=rung, fraction=request.fraction, resume_from=place, predictions=request.predictions
         )
         return self._evaluate(evaluation, stop)
-
-    def _measure_throughput(self, request: MeasureThroughput, stop: Stop) -> Outcome:
-        """Pass a sample of rows through a candidate's frozen encoder."""
-        rows = np.random.default_rng(self.settings.seed).permutation(len(self.splits[0]))[: request.rows or 128]
-        sample = self.splits[0].take(np.sort(rows))
-        model, tokenizer, spec = self.build(request.spec, request.seed)
-        features = Features(
-            model.to(self.device),
-            tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
-            self.settings.precision,
-        )
-        order = np.random.default_rng(1).permutation(len(rows))
-        features.get(order[:8])  # the first pass takes longer
-        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-        # Workers that start meanwhile may share the core: a single thread's own time says more.
-        clock = time.thread_time if self.device.type == "cpu" and threads == 1 else time.perf_counter
-        began, started, measured = time.perf_counter(), clock(), 0
-        for start in range(8, len(order), 40):
-            batch = order[start : start + 40]
-            features.get(batch)
-            measured += len(batch)
-            if time.perf_counter() - began > request.seconds or stop():
-                break
-        seconds = clock() - started
-        rate = measured / seconds if measured else 8 / features.seconds
-        return Outcome("ok", extra={"rows_per_second": rate, "threads": threads})
-
-    def _evaluate_tfidf(self, request: EvaluateTfidf, stop: Stop) -> Outcome:
-        """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
-        texts, texts_b = self.texts()
-        outputs_count = max(1, len(self.task.labels))
-        left = math.inf if request.deadline is None else request.deadline - steady_time()
-        seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(self.folds) + 1))
-
-        def fit(rows: np.ndarray) -> TfidfModel:
-            second = None if texts_b is None else [texts_b[row] for row in rows]
-            first, problem_type = [texts[row] for row in rows], self.task.problem_type
-            return fit_tfidf(first, second, self.targets[rows], problem_type, outputs_count, seconds=seconds)
-
-        outputs = []
-        for train, evaluated in self.folds:
-            second = None if texts_b is None else [texts_b[row] for row in evaluated]
-            outputs.append(fit(train).outputs([texts[row] for row in evaluated], second))
-            if stop():
-                raise _StoppedError
-        positions = self.rows.positions[np.concatenate([evaluated for _, evaluated in self.folds])]
-        write_arrays(request.predictions, rows=positions, outputs=np.concatenate(outputs).astype(np.float32))
-        if request.test_predictions is not None:
-            model = fit(np.arange(len(self.targets)))
-            self._write_test_predictions(request.test_predictions, [model.outputs(*self.test_texts())])
-        return Outcome("ok")
 
     def _refuse_collapse(self, outputs: np.ndarray, rows: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""

@@ -1,0 +1,78 @@
+"""Jobs of a worker that train no candidate: the speed of an encoder, and TF-IDF with a linear model as a reference."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from headhunt.engine.assembly import tokenise_for
+from headhunt.engine.tfidf import TfidfModel, fit_tfidf
+from headhunt.engine.worker_data import WorkerData
+from headhunt.run.clock import steady_time
+from headhunt.run.directory import write_arrays
+from headhunt.run.state import Outcome
+from headhunt.study.requests import EvaluateTfidf, MeasureThroughput
+from headhunt.training.activations import StoppedError
+from headhunt.training.features import Features
+
+TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
+
+Stop = Callable[[], bool]
+
+
+def measure_throughput(data: WorkerData, request: MeasureThroughput, stop: Stop) -> Outcome:
+    """Pass a sample of rows through a candidate's frozen encoder."""
+    rows = np.random.default_rng(data.settings.seed).permutation(len(data.splits[0]))[: request.rows or 128]
+    sample = data.splits[0].take(np.sort(rows))
+    model, tokenizer, spec = data.build(request.spec, request.seed)
+    features = Features(
+        model.to(data.device),
+        tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
+        data.settings.precision,
+    )
+    order = np.random.default_rng(1).permutation(len(rows))
+    features.get(order[:8])  # the first pass takes longer
+    threads = torch.get_num_threads() if data.device.type == "cpu" else 1
+    # Workers that start meanwhile may share the core: a single thread's own time says more.
+    clock = time.thread_time if data.device.type == "cpu" and threads == 1 else time.perf_counter
+    began, started, measured = time.perf_counter(), clock(), 0
+    for start in range(8, len(order), 40):
+        batch = order[start : start + 40]
+        features.get(batch)
+        measured += len(batch)
+        if time.perf_counter() - began > request.seconds or stop():
+            break
+    seconds = clock() - started
+    rate = measured / seconds if measured else 8 / features.seconds
+    return Outcome("ok", extra={"rows_per_second": rate, "threads": threads})
+
+
+def evaluate_tfidf(data: WorkerData, request: EvaluateTfidf, stop: Stop) -> Outcome:
+    """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
+    texts, texts_b = data.texts()
+    outputs_count = max(1, len(data.task.labels))
+    left = math.inf if request.deadline is None else request.deadline - steady_time()
+    seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(data.folds) + 1))
+
+    def fit(rows: np.ndarray) -> TfidfModel:
+        second = None if texts_b is None else [texts_b[row] for row in rows]
+        first, problem_type = [texts[row] for row in rows], data.task.problem_type
+        return fit_tfidf(first, second, data.targets[rows], problem_type, outputs_count, seconds=seconds)
+
+    outputs = []
+    for train, evaluated in data.folds:
+        second = None if texts_b is None else [texts_b[row] for row in evaluated]
+        outputs.append(fit(train).outputs([texts[row] for row in evaluated], second))
+        if stop():
+            raise StoppedError
+    positions = data.rows.positions[np.concatenate([evaluated for _, evaluated in data.folds])]
+    write_arrays(request.predictions, rows=positions, outputs=np.concatenate(outputs).astype(np.float32))
+    if request.test_predictions is not None:
+        model = fit(np.arange(len(data.targets)))
+        outputs = [model.outputs(*data.test_texts())]
+        write_arrays(request.test_predictions, outputs=np.stack(outputs).astype(np.float32))
+    return Outcome("ok")
