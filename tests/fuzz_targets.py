@@ -255,7 +255,7 @@ ATTACK = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nraise
 def _model_target(name: str) -> Target:
     def prepare(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
         from headhunt.delivery.corpus.shards import ModelInfo
-        from headhunt.predictor import open_model
+        from headhunt.predictor import Predictor
 
         encoder = make_encoder("bert", folder / "encoder")
         made = make_predictor(encoder, "conv-blocks")[0].save(folder / "model")
@@ -263,7 +263,7 @@ def _model_target(name: str) -> Target:
             code.write_text(ATTACK)
         document = json.loads((made / name).read_text())
         path = made / name
-        open_model(made).predict(["a good film"])  # imports what it needs before anything is watched
+        Predictor.load(made).predict(["a good film"])  # imports what it needs before anything is watched
 
         def read(content: bytes) -> None:
             path.write_bytes(content)
@@ -273,7 +273,7 @@ def _model_target(name: str) -> Target:
                 assert all(isinstance(label, str) for label in info.labels)
             except HeadhuntError as error:
                 refused = error
-            open_model(made).predict(["a good film"])
+            Predictor.load(made).predict(["a good film"])
             if refused:
                 raise refused
 

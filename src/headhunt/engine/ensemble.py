@@ -90,10 +90,8 @@ def save_ensemble(
     folder: Path,
     facts: Mapping[str, Any],
     *,
+    load: Callable[[Path], Predictor] = Predictor.load,
     check: Callable[[Predictor], object] | None = None,
-    device: torch.device | None = None,
-    precision: str = "auto",
-    trust_remote_code: bool = False,
 ) -> None:
     """Replace the saved models in a folder by one model, their ensemble, which is saved in the folder itself.
 
@@ -101,18 +99,15 @@ def save_ensemble(
         folder: Folder whose subfolders are saved models.
         facts: Further data to save with the ensemble. `thresholds` are those of several labels; without them, the mean
             of the members' thresholds.
+        load: Loads a saved model.
         check: Called with the ensemble before it is saved; raises an error if it must not be.
-        device: Device that the ensemble is checked on; the fastest available by default.
-        precision: "auto", "fp32" or "bf16", for the check.
-        trust_remote_code: Allow code that comes with the encoders to run.
 
     Raises:
         ModelError: If the models cannot be joined.
     """
     members = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
-    options: dict[str, Any] = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
     own = {name: value for name, value in facts.items() if name != "thresholds"}
-    predictor = join((Predictor.load(member, **options) for member in members), own)
+    predictor = join(map(load, members), own)
     if facts.get("thresholds") is not None:
         predictor.thresholds = facts["thresholds"]
     if check is not None:

@@ -283,7 +283,7 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[st
     too_late = "there was no time to save it"
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
         return None, too_late
-    if not final.has_space_for(final.folds * len(members)):
+    if not final.has_space_for(2 * final.folds * len(members)):  # the members, then the ensemble
         return None, "there was no space on the disk to save it"
     final.show_stage("saving the ensemble")
     try:

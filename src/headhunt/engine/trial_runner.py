@@ -311,14 +311,7 @@ class TrialRunner(WorkerData):
             if self._cost_check.limited:
                 self._cost_check(request.folder, lambda: ensemble, *self.sample_texts())
 
-        save_ensemble(
-            request.folder,
-            request.facts,
-            check=check,
-            device=self.device,
-            precision=self.settings.precision,
-            trust_remote_code=self.settings.trust_remote_code,
-        )
+        save_ensemble(request.folder, request.facts, load=self._load, check=check)
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:
