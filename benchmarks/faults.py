@@ -181,12 +181,15 @@ def disturb_workers(folder: Path, kills: int, stops: int, rng: random.Random) ->
         pid, trial = rng.choice(sorted(inside.items()))
         try:
             ready = len(read_results(run)) > 2 * WORKERS  # there is no timeout before the first results
-            if ready and len(stopped) < stops and sum(killed.values()) * stops >= len(stopped) * max(1, kills):
+            if ready and len(stopped) < stops:
                 continued += stop_past_timeout(pid, run, process, trial)
                 stopped.append(trial)
-            else:
+            elif sum(killed.values()) < kills:
                 os.kill(pid, signal.SIGKILL)
                 killed[trial] += 1
+            else:
+                time.sleep(0.05)
+                continue
         except ProcessLookupError:
             continue
         print(f"{sum(killed.values())} kills, {len(stopped)} stops: {len(read_results(run))} results", flush=True)

@@ -1,8 +1,10 @@
-"""Divide the rows of a task into those to train on and those to evaluate on."""
+"""Divide the rows of a task into those to train on and those to evaluate on, and read what a fold has left."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -10,9 +12,11 @@ from headhunt.data import Task
 from headhunt.data.division import count_large_folds
 from headhunt.run.plan import Plan
 from headhunt.run.task import count_folds
+from headhunt.storage import disk_failed, link_or_copy, remove
 
 Fold = tuple[np.ndarray, np.ndarray]
 """Rows to train on and rows to evaluate on."""
+OUTPUTS = "outputs.npy"  # predictions of a fold, in its checkpoint
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,27 @@ def baseline_loss(problem_type: str, targets: np.ndarray) -> float:
         return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
     p = np.bincount(targets) / len(targets)
     return float(-(p[p > 0] * np.log(p[p > 0])).sum())
+
+
+def read_outputs(place: Path, rows: int) -> np.ndarray | None:
+    """Return the predictions of a fold that is complete; None if they are missing or cannot be read."""
+    path = place / OUTPUTS
+    if not path.exists():
+        return None
+    try:
+        outputs = np.load(path, allow_pickle=False)
+        if len(outputs) == rows:
+            return np.asarray(outputs)
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        if disk_failed(error):
+            raise
+    remove(path)
+    return None
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Give the files of a fold's checkpoint a second name in another one; those that are there stay."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        with suppress(FileExistsError):
+            link_or_copy(file, target / file.name)

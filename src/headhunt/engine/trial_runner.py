@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ import torch
 from headhunt.engine.assembly import Assembly, token_key, versions
 from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.ensemble import save_ensemble
-from headhunt.engine.folds import baseline_loss, fold_name
+from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput
@@ -40,7 +40,7 @@ from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.storage import atomic_directory, atomic_file, disk_failed, link_or_copy, remove
+from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove
 from headhunt.study.requests import (
     AverageModels,
     EvaluateTfidf,
@@ -61,7 +61,6 @@ from headhunt.training.attach import attach
 from headhunt.training.solve import Solving
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
-OUTPUTS = "outputs.npy"  # predictions of a fold, in its checkpoint
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
 REPORTS = 9  # losses recorded per training run
 
@@ -164,9 +163,9 @@ class TrialRunner(WorkerData):
         train, evaluated = self._train_rows(request, number), self.folds[number][1]
         place = request.checkpoint / fold_name(number) if request.checkpoint else None
         earlier = request.resume_from / fold_name(number) if request.resume_from else None
-        if earlier is not None and until == 1 and (stored := _read_outputs(earlier, len(evaluated))) is not None:
+        if earlier is not None and until == 1 and (stored := read_outputs(earlier, len(evaluated))) is not None:
             if place is not None and place != earlier:
-                _link_files(earlier, place)
+                link_files(earlier, place)
             return _FoldResult(stored, 0, 0.0, [], None)
         ready = self._open_checkpoint(request, train, earlier)
         training = ready.training
@@ -388,26 +387,3 @@ class _StoppedError(Exception):
 
 class _CollapsedError(Exception):
     """The candidate has learned nothing."""
-
-
-def _read_outputs(place: Path, rows: int) -> np.ndarray | None:
-    """Return the predictions of a fold that is complete; None if they are missing or cannot be read."""
-    path = place / OUTPUTS
-    if not path.exists():
-        return None
-    try:
-        outputs = np.load(path, allow_pickle=False)
-        if len(outputs) == rows:
-            return np.asarray(outputs)
-    except (OSError, ValueError, EOFError, TypeError) as error:
-        if disk_failed(error):
-            raise
-    remove(path)
-    return None
-
-
-def _link_files(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        with suppress(FileExistsError):
-            link_or_copy(file, target / file.name)
