@@ -86,7 +86,7 @@ def evaluate_and_save(request: EvaluateTrial) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize(("operation", "code"), zip(OPERATIONS, storage.DISK_ERRORS, strict=False))
+@pytest.mark.parametrize(("operation", "code"), list(zip(OPERATIONS, storage.DISK_ERRORS, strict=False)))
 def test_failing_disk_in_a_worker_is_not_the_failure_of_its_trial(tmp_path, operation, code):
     assert fail_everywhere(tmp_path, operation, code, False, evaluate_and_save) > 0
 

@@ -143,7 +143,7 @@ def test_search_summary_notes_repeated_use_of_test_rows(tmp_path):
 def test_live_view_draws_at_most_once_a_second(tmp_path, monkeypatch):
     state = read_state(RunDirectory(make_run(tmp_path / "run", 12, ended=False)))
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(notebook, "time", SimpleNamespace(time=lambda: clock.now))
+    monkeypatch.setattr(notebook, "steady_time", lambda: clock.now)
     view, drawings = LiveView("accuracy"), []
 
     class Handle:
