@@ -28,8 +28,8 @@ from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, 
 ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
-AVERAGING_SECONDS = 10.0  # least time that must be left for averaging their weights
-AVERAGING_FRACTION = 0.3  # of the time of a search, for a final evaluation with all training runs
+AVERAGING_SECONDS = 12.0  # for averaging their weights
+RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with all training runs
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
 JobT = TypeVar("JobT", bound=Request)
@@ -256,10 +256,12 @@ class FinalEvaluation:
         models = 2 + 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2  # an ensemble seldom has the most members
         models = 2 if self.by_rows else models
         shared = (sum(training) + predicting * models) / self.workers
+        averaging = 0.0
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
-            more = (TRAINING_RUNS - 1) * sum(training) / self.workers + AVERAGING_SECONDS
-            shared += more if shared + more <= AVERAGING_FRACTION * self.budget.total else 0.0
-        return max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared) + 5.0
+            more = (TRAINING_RUNS - 1) * sum(training) / self.workers
+            shared += more if shared + more <= RUNS_FRACTION * self.budget.total else 0.0
+            averaging = AVERAGING_SECONDS
+        return max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared) + averaging + 5.0
 
 
 def best_with_training_run(study: Study, folds: int) -> Trial | None:

@@ -95,19 +95,27 @@ def fit_all_rows(
 
 
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:
-    """Average the models of each trial that was trained several times; return the averages that predict as they do."""
-    averages = {
-        number: final.directory.averaged_model(number, len(folders))
-        for number, folders in models.items()
-        if len(folders) > 1 and not final.by_rows
-    }
-    requests: list[Request] = [
-        final.request(AverageModels, final.state.trials[number], models=tuple(models[number]), out=out)
-        for number, out in averages.items()
-        if not is_model(out)
-    ]
+    """Average the models of each trial and those of its folds; return the averages that predict as they do.
+
+    Models of folds have seen fewer rows, but they cost nothing more, and all started from the same weights.
+    """
+    requests: list[Request] = []
+    averages: dict[int, Path] = {}
+    for number, folders in models.items():
+        trial = final.state.trials[number]
+        if final.by_rows or trial.is_solved or not folders:
+            continue
+        top = trial.best is not None and trial.best[0] == final.study.ladder.top
+        checkpoint = final.study.checkpoints.latest(number) if top else None
+        count = len(folders) + (final.folds if checkpoint else 0)
+        if count < 2:
+            continue
+        averages[number] = out = final.directory.averaged_model(number, count)
+        if not is_model(out):
+            request = final.request(AverageModels, trial, models=tuple(folders), out=out, checkpoint=checkpoint)
+            requests.append(request)
     if requests and final.budget.left() > AVERAGING_SECONDS:
-        final.run(requests, final.before_deadline(0.5 * final.budget.left()))
+        final.run(requests, final.before_deadline(0.4 * final.budget.left()))
     return {number: out for number, out in averages.items() if is_model(out)}
 
 

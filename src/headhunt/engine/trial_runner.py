@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove
+from headhunt.storage import PARTIAL, atomic_directory, atomic_file, disk_failed, remove
 from headhunt.study.requests import (
     AverageModels,
     EvaluateTfidf,
@@ -65,7 +66,7 @@ LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
-_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold
+_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | AverageModels
 
 
 class TrialRunner(WorkerData):
@@ -209,7 +210,8 @@ class TrialRunner(WorkerData):
 
     def _trained_fold(self, request: _OfCheckpoint, fold: int, stop: Stop) -> Assembly:
         """Return the training of a fold at its end: from its checkpoint, or trained again if that cannot be read."""
-        ready = self._open_checkpoint(request, self._train_rows(request, fold), request.checkpoint / fold_name(fold))
+        place = request.checkpoint / fold_name(fold) if request.checkpoint else None
+        ready = self._open_checkpoint(request, self._train_rows(request, fold), place)
         training = ready.training
         if training.step < training.steps:
             with FromCachedActivations(self, ready, request.spec, stop):
@@ -288,7 +290,16 @@ class TrialRunner(WorkerData):
         return Outcome("ok", examples=training.examples)
 
     def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
-        accepted = average_training_runs(request.models, request.out, *self.texts(), self._load)
+        with TemporaryDirectory(PARTIAL, dir=request.out.parent) as scratch:
+            folds = [
+                Path(scratch) / fold_name(number) for number in range(len(self.folds) if request.checkpoint else 0)
+            ]
+            for number, folder in enumerate(folds):
+                self._save(self._trained_fold(request, number, stop), request, folder, "one fold of the training rows")
+                if stop():
+                    raise _StoppedError
+            models = [*request.models, *folds]
+            accepted = average_training_runs(models, request.out, *self.texts(), self._load)
         return Outcome("ok", extra={"accepted": accepted})
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
