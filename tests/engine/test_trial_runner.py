@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import sentences
+from safetensors.numpy import load_file
 
 from headhunt.data import Task
 from headhunt.engine.folds import make_folds
@@ -23,6 +24,7 @@ from headhunt.run.task import FOLDS, save_task
 from headhunt.spec import Recipe, Spec
 from headhunt.study.executors import evaluate_safely
 from headhunt.study.requests import (
+    AverageModels,
     EvaluateTrial,
     FitAllRows,
     JoinModels,
@@ -253,6 +255,32 @@ def test_test_rows_are_predicted_by_saved_model_and_by_fold(runner, encoders, tm
     with np.load(tmp_path / "a.npz") as one, np.load(tmp_path / "b.npz") as folds:
         rows = one["outputs"].shape[1:]
         assert one["outputs"].shape == (1, *rows) and folds["outputs"].shape == (FOLDS, *rows)
+
+
+def test_models_of_all_rows_and_of_folds_are_averaged(runner, encoders, tmp_path, monkeypatch):
+    spec, models = candidate(encoders()), [tmp_path / "all", tmp_path / "all-1"]
+    runner.run(request(spec, tmp_path))
+    for seed, model in enumerate(models):
+        runner.run(FitAllRows(trial=1, spec=spec, seed=5 + seed, init_seed=5, out=model))
+    monkeypatch.setattr("headhunt.engine.averaging.agrees", lambda average, outputs: len(outputs) == 2 + FOLDS)
+    average, folds = tmp_path / "average", tmp_path / "folds"
+    common = {"trial": 1, "spec": spec, "seed": 5, "checkpoint": tmp_path / "c-2"}
+    done = runner.run(AverageModels(**common, models=tuple(models), out=average))
+    assert done.outcome == "ok" and done.extra["accepted"]
+    runner.run(SaveAllFolds(**common, out=folds))
+    weights = [load_file(folder / "model.safetensors") for folder in (*models, *folds.iterdir())]
+    for name, tensor in load_file(average / "model.safetensors").items():
+        np.testing.assert_allclose(tensor, np.mean([each[name] for each in weights], axis=0), atol=1e-6)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_training_runs_start_from_the_weights_of_the_initial_seed(runner, encoders):
+    spec = candidate(encoders())
+    requests = [FitAllRows(trial=1, spec=spec, seed=seed, init_seed=5, out=Path("unused")) for seed in (5, 9)]
+    states = [runner.open(spec, np.arange(8), each).predictor.model.state_dict() for each in requests]
+    assert all((states[0][name] == tensor).all() for name, tensor in states[1].items())
+    other = runner.open(spec, np.arange(8), replace(requests[0], init_seed=None, seed=9)).predictor.model.state_dict()
+    assert any((states[0][name] != tensor).any() for name, tensor in other.items())
 
 
 def test_measured_cost_has_latency_and_size(runner, encoders):

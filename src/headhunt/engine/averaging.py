@@ -11,8 +11,6 @@ import numpy as np
 from headhunt.modeling.averaging import average_weights
 from headhunt.predictor import Predictor
 
-CHECKED_ROWS = 500
-
 
 def average_training_runs(
     models: Sequence[Path],
@@ -20,6 +18,7 @@ def average_training_runs(
     texts: Sequence[str],
     texts_b: Sequence[str] | None,
     load: Callable[[Path], Predictor],
+    checked_rows: int = 100,
 ) -> bool:
     """Write the average of the weights of several models, if it predicts as their mean prediction does.
 
@@ -34,11 +33,12 @@ def average_training_runs(
         texts: First texts of the training rows.
         texts_b: Second texts, for pairs.
         load: Returns the predictor of a folder.
+        checked_rows: Number of texts that the predictions are compared on.
 
     Returns:
         True if the average was accepted.
     """
-    rows = np.random.default_rng(0).permutation(len(texts))[:CHECKED_ROWS]
+    rows = np.random.default_rng(0).permutation(len(texts))[:checked_rows]
     first = [_half(texts[row]) for row in rows]
     second = None if texts_b is None else [_half(texts_b[row]) for row in rows]
     outputs = [load(model).outputs(first, second) for model in models]

@@ -235,12 +235,17 @@ class FinalEvaluation:
             return self.plan.examples_per_second if self.plan and self.plan.examples_per_second else 1.0
         return float(result.examples / seconds)
 
-    def prediction_seconds(self, trial: Trial) -> float:
-        """Estimate the seconds a model of this candidate takes for the test rows: a third of training on as many."""
+    def prediction_seconds(self, trial: Trial, rows: int | None = None) -> float:
+        """Estimate the seconds a model of this candidate takes for so many rows: a third of training on as many.
+
+        Args:
+            trial: The candidate.
+            rows: Number of rows; by default those of the test.
+        """
         if self.by_rows and self.plan:
-            return 2.0 + self.plan.test_rows / max(1e-9, self.plan.rows_per_second)
+            return 2.0 + (self.plan.test_rows if rows is None else rows) / max(1e-9, self.plan.rows_per_second)
         epochs = max(1.0, trial.spec.recipe.epochs)
-        fraction = self.task.rows.get("test", 0) / max(1, self.task.rows["train"])
+        fraction = (self.task.rows.get("test", 0) if rows is None else rows) / max(1, self.task.rows["train"])
         return self.training_seconds(trial) / epochs / 3 * fraction
 
     def minimum_seconds(self, best: Trial | None) -> float:

@@ -101,6 +101,7 @@ def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> 
     """
     requests: list[Request] = []
     averages: dict[int, Path] = {}
+    needed = AVERAGING_SECONDS
     for number, folders in models.items():
         trial = final.state.trials[number]
         if final.by_rows or trial.is_solved or not folders:
@@ -114,8 +115,10 @@ def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> 
         if not is_model(out):
             request = final.request(AverageModels, trial, models=tuple(folders), out=out, checkpoint=checkpoint)
             requests.append(request)
-    if requests and final.budget.left() > AVERAGING_SECONDS:
-        final.run(requests, final.before_deadline(0.4 * final.budget.left()))
+            needed += (count + 1) * final.prediction_seconds(trial, request.checked_rows)
+    predicting = 1.5 * sum(final.prediction_seconds(final.state.trials[number]) for number in models)
+    if requests and final.budget.left() > needed + predicting:
+        final.run(requests, final.before_deadline(predicting + 3.0))
     return {number: out for number, out in averages.items() if is_model(out)}
 
 

@@ -299,7 +299,7 @@ class TrialRunner(WorkerData):
                 if stop():
                     raise _StoppedError
             models = [*request.models, *folds]
-            accepted = average_training_runs(models, request.out, *self.texts(), self._load)
+            accepted = average_training_runs(models, request.out, *self.texts(), self._load, request.checked_rows)
         return Outcome("ok", extra={"accepted": accepted})
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:

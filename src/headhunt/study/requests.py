@@ -93,6 +93,8 @@ class AverageModels(Request):
     out: Path
     checkpoint: Path | None = None
     """Directory of the state at the end of every fold; None averages the models alone."""
+    checked_rows: int = 100
+    """Number of texts that the predictions are compared on."""
 
 
 @dataclass(frozen=True, kw_only=True)
