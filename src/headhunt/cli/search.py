@@ -22,7 +22,7 @@ from headhunt.spec import DEFAULT_ENCODER
 if TYPE_CHECKING:
     from headhunt.engine.search import Search
 
-OVERHEAD, OVERHEAD_FRACTION = 8.0, 0.1  # of the time, for starting the program, ending workers and writing the report
+OVERHEAD, OVERHEAD_FRACTION = 10.0, 0.15  # of the time, for starting the program, ending workers and writing the report
 
 
 def search(
