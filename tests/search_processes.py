@@ -12,27 +12,18 @@ from pathlib import Path
 
 import psutil
 from conftest import sentences
+from searches import QUICK
 
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import TrialFinished, decode
 from headhunt.run.ledger import read_state
-
-SPACE = {
-    "head": {"pooling": ["cls", "mean", "max"], "dropout": {"float": [0.0, 0.4]}},
-    "recipe": {
-        "epochs": 3.0,
-        "learning_rate": {"log": [1e-3, 3e-2]},
-        "freeze": ["embeddings", 1, "all"],
-        "batch_size": [8, 16],
-    },
-}
 
 
 def write_data(folder: Path) -> None:
     texts, labels = sentences(72)
     rows = "\n".join(f"{text},{label}" for text, label in zip(texts, labels, strict=True))
     (folder / "data.csv").write_text(f"text,label\n{rows}\n")
-    (folder / "space.json").write_text(json.dumps(SPACE))
+    (folder / "space.json").write_text(json.dumps(QUICK.to_dict()))
 
 
 def start_search(folder: Path, encoder: str, *more: str) -> subprocess.Popen:

@@ -254,3 +254,12 @@ def test_atomic_file_in_a_read_only_directory_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="denied"):
         storage.write_text(tmp_path / "a", "x")
+
+
+def test_scratch_directory_is_removed_and_swept_after_a_kill(tmp_path):
+    with storage.scratch_directory(tmp_path / "models") as scratch:
+        (scratch / "file").write_text("x")
+    assert not scratch.exists()
+    scratch.mkdir()  # as after a kill
+    storage.sweep_partial(tmp_path / "models")
+    assert not list((tmp_path / "models").iterdir())

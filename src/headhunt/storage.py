@@ -245,6 +245,18 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     sync_directory(path.parent)
 
 
+@contextmanager
+def scratch_directory(parent: Path) -> Iterator[Path]:
+    """Yield an empty temporary directory that is removed at the end; `sweep_partial` finds it if the process dies."""
+    make_directory(parent)
+    scratch = _partial(parent / "scratch")
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        remove(scratch)
+
+
 def replace_directory(source: Path, target: Path) -> None:
     """Move a directory to `target`, removing what is there. A symbolic link at `target` is removed, not followed."""
     if target.is_symlink() or target.is_file():

@@ -54,6 +54,21 @@ def test_average_of_models_that_are_near_each_other_is_saved(saved, tmp_path):
     assert load(tmp_path / "average").facts["averaged"] == 3
 
 
+def test_average_appears_only_after_the_check(saved, tmp_path):
+    """A process that dies during the check must not leave an average that was never checked."""
+    models, out = [saved(f"run-{seed}", seed) for seed in range(2)], tmp_path / "average"
+
+    def fail_at_the_average(folder):
+        assert not out.exists()
+        if folder not in models:
+            raise KeyboardInterrupt
+        return load(folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        average_training_runs(models, out, TEXTS, None, fail_at_the_average)
+    assert not out.exists() and not list(tmp_path.glob(".*"))
+
+
 def test_average_that_predicts_otherwise_than_its_models_is_refused(saved, tmp_path):
     """Hidden units in another order compute the same, but their average computes something else."""
     models = [saved("run"), saved("reversed", reverse=True)]

@@ -241,6 +241,16 @@ def test_average_of_training_runs_is_delivered_and_tested(finalists):
     assert result.scores["winner"]["accuracy"].value == 1.0
 
 
+def test_average_without_test_predictions_is_not_delivered(finalists):
+    """Its score would be that of another model."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    _, winner, _ = final.state.trials
+    single, average = final.directory.final_model(1, 0), final.directory.averaged_model(1, 4)
+    contest = Contest(winner, None, {1: [single]}, {1: average})
+    assert contest.without_untested({single.name}).candidates_of(winner) == [single]
+    assert contest.without_untested({average.name}).candidates_of(winner) == [average, single]
+
+
 def test_solved_winner_is_compared_with_every_training_run_of_the_plain_head(finalists):
     """A solved head does not depend on a seed: one model of it is compared with each."""
     final = finalists(FakeWorkers({}), TimeBudget(None))

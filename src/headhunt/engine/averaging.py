@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from headhunt.modeling.averaging import average_weights
 from headhunt.predictor import Predictor
+from headhunt.storage import replace_directory, scratch_directory
 
 
 def average_training_runs(
@@ -29,7 +29,7 @@ def average_training_runs(
 
     Args:
         models: Saved models of one candidate.
-        out: Folder of the average; it is not there afterwards if the average was refused.
+        out: Folder of the average. It appears when it is accepted, and not before: a process may die at any moment.
         texts: First texts of the training rows.
         texts_b: Second texts, for pairs.
         load: Returns the predictor of a folder.
@@ -42,11 +42,13 @@ def average_training_runs(
     first = [_half(texts[row]) for row in rows]
     second = None if texts_b is None else [_half(texts_b[row]) for row in rows]
     outputs = [load(model).outputs(first, second) for model in models]
-    average_weights(models, out)
-    if agrees(load(out).outputs(first, second), outputs):
-        return True
-    shutil.rmtree(out)
-    return False
+    with scratch_directory(out.parent) as scratch:
+        average = scratch / out.name
+        average_weights(models, average)
+        accepted = agrees(load(average).outputs(first, second), outputs)
+        if accepted:
+            replace_directory(average, out)
+    return accepted
 
 
 def agrees(average: np.ndarray, outputs: Sequence[np.ndarray]) -> bool:

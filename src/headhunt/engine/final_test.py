@@ -94,6 +94,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         winner = contest.winner
     final.show_stage("predicting the test rows")
     predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
+    if tested:
+        contest = contest.without_untested(predictions)
     comparison = _compare(final, contest, predictions)
     delivered, source = _deliver(final, contest, comparison, scores)
     costs = _measure_costs(
@@ -280,7 +282,7 @@ def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, M
 
 def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[str | None, str | None]:
     """Save the ensemble of the models of every fold of each member; return its name, or why there is none."""
-    too_late = "there was no time to save it"
+    too_late = "there was no time to save it. To save it, run: headhunt verdict RUN"
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
         return None, too_late
     if not final.has_space_for(2 * final.folds * len(members)):  # the members, then the ensemble

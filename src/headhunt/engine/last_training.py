@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headhunt.engine.final_evaluation import AVERAGING_SECONDS, TRAINING_RUNS, FinalEvaluation, missing
@@ -42,6 +42,11 @@ class Contest:
         """Return the models of a trial in the order to deliver them: the average of its training runs first."""
         averaged = self.averaged.get(trial.number) if trial is not None else None
         return [*([averaged] if averaged else []), *self.models_of(trial)]
+
+    def without_untested(self, tested: Container[str]) -> Contest:
+        """Return the contest without averages that have not predicted the test rows: what is delivered is tested."""
+        averaged = {number: folder for number, folder in self.averaged.items() if folder.name in tested}
+        return replace(self, averaged=averaged)
 
 
 def fit_all_rows(

@@ -20,7 +20,6 @@ from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.storage import PARTIAL, atomic_directory, atomic_file, disk_failed, remove
+from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove, scratch_directory
 from headhunt.study.requests import (
     AverageModels,
     EvaluateTfidf,
@@ -290,10 +289,8 @@ class TrialRunner(WorkerData):
         return Outcome("ok", examples=training.examples)
 
     def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
-        with TemporaryDirectory(PARTIAL, dir=request.out.parent) as scratch:
-            folds = [
-                Path(scratch) / fold_name(number) for number in range(len(self.folds) if request.checkpoint else 0)
-            ]
+        with scratch_directory(request.out.parent) as scratch:
+            folds = [scratch / fold_name(number) for number in range(len(self.folds) if request.checkpoint else 0)]
             for number, folder in enumerate(folds):
                 self._save(self._trained_fold(request, number, stop), request, folder, "one fold of the training rows")
                 if stop():

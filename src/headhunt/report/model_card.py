@@ -297,7 +297,9 @@ class _Card:
             counts = ", ".join(f"{count:,} {escape_text(split)}" for split, count in self.data.rows.items())
             items.append(f"Rows: {counts}")
         if trained_on:
-            items.append(f"Trained on {escape_text(trained_on)}")
+            runs = self.facts.get("averaged")
+            average = f"; the weights are the mean of {runs} training runs" if isinstance(runs, int) else ""
+            items.append(f"Trained on {escape_text(trained_on)}{average}")
         columns = [f"{role.replace('_b', ', second')} {code(name)}" for role, name in self.data.columns.items() if name]
         if columns:
             items.append("Columns: " + "; ".join(columns))
