@@ -15,8 +15,9 @@ from headhunt.modeling.architecture import Head, Mlp
 from headhunt.modeling.build import output_of
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
-from headhunt.training.features import Features
+from headhunt.training.features import Features, feature_blocks
 from headhunt.training.head_init import Standardizer, prepare_head
+from headhunt.training.logistic import fit_logistic
 from headhunt.training.loop import Training
 
 HEADS = {
@@ -125,6 +126,28 @@ def test_solved_start_has_a_lower_loss_than_a_random_one(encoders, case, problem
         )
         losses[head_init] = float(training.objective.loss(torch.from_numpy(logits_of(training)), training.targets))
     assert losses["solved"] < losses["random"]
+
+
+def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):
+    """With many classes that is logistic regression: a squared error leaves a far larger log loss."""
+    texts = [f"{first} {second} text" for first in "abcdefg" for second in "hijklmnop"]
+    labels = [str(row % 21) for row in range(len(texts))]
+    task = Task.load({"train": {"text": texts * 2, "label": labels * 2}, "test": {"text": texts, "label": labels}})
+    recipe = replace(RECIPE, head_init="solved")
+    training, _ = start(task, encoders(), HEADS["concat"], recipe)
+    targets, rows = training.targets.numpy(), np.arange(len(training.tokens))
+    features = Features(training.model, training.tokens, "fp32").get(rows)
+    expected = fit_logistic(features, feature_blocks(training.model), targets, 21, seed=0).logits(features)
+    prepare_head(
+        training.model,
+        training.tokens,
+        targets,
+        training.objective,
+        recipe,
+        standardizer=training.standardizer,
+        precision="fp32",
+    )
+    np.testing.assert_allclose(logits_of(training), expected, rtol=1e-2, atol=1e-2)
 
 
 def test_standardizer_gives_features_of_mean_zero_and_unit_spread(encoders):

@@ -15,11 +15,9 @@ from headhunt.engine.options import check_new_directory, load_task
 from headhunt.evaluation import Evaluation, apply_thresholds, evaluate
 from headhunt.modeling.build import check_length, load_config
 from headhunt.predictor import Predictor
-from headhunt.spec import DEFAULT_ENCODER, Spec, plain
+from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
 from headhunt.training.device import pick_device
 from headhunt.training.loop import Report
-
-MANY_CLASSES = 20
 
 
 def fit(

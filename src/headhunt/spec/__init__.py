@@ -16,11 +16,24 @@ from headhunt.spec.space import (
     draw_leaf,
     inactive_leaves,
 )
-from headhunt.spec.spec import DEFAULT_ENCODER, FREEZES, RENAMED, SCHEDULES, Lora, Recipe, Smart, Spec, plain, solved
+from headhunt.spec.spec import (
+    DEFAULT_ENCODER,
+    FREEZES,
+    MANY_CLASSES,
+    RENAMED,
+    SCHEDULES,
+    Lora,
+    Recipe,
+    Smart,
+    Spec,
+    plain,
+    solved,
+)
 
 __all__ = [
     "DEFAULT_ENCODER",
     "FREEZES",
+    "MANY_CLASSES",
     "MEANINGS",
     "NAMED",
     "OFF",

@@ -41,7 +41,7 @@ SOLVERS = {
     "ridge": "ridge regression on the frozen encoder, solved in closed form",
     "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
-MANY_CLASSES = 20  # from more than these on, solved heads are logistic regressions
+MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
 WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT

@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 
 from headhunt.modeling.build import output_of
 from headhunt.modeling.model import HeadhuntForSequenceClassification
-from headhunt.spec import Recipe
+from headhunt.spec import MANY_CLASSES, Recipe
 from headhunt.training.features import Features, feature_blocks
+from headhunt.training.logistic import fit_logistic
 from headhunt.training.objectives import Objective
-from headhunt.training.ridge import fit_ridge
+from headhunt.training.ridge import LinearModel, fit_ridge
 from headhunt.training.tokens import Tokens
 
 ROWS = 2000  # training rows that mean, standard deviation and initial weights are computed from
@@ -94,19 +95,22 @@ def prepare_head(
         standardizer.fit(features)
     if solved:
         output = output_of(model)
-        ridge = fit_ridge(
-            features,
-            feature_blocks(model),
-            targets[rows],
-            objective.problem_type,
-            output.out_features,
-            seed=seed,
-            threads=torch.get_num_threads(),
-        )
-        weight, bias = torch.from_numpy(ridge.weight).to(output.weight), torch.from_numpy(ridge.bias).to(output.bias)
+        solution = _solve(model, features, targets[rows], objective.problem_type, output.out_features, seed)
+        weight = torch.from_numpy(solution.weight).to(output.weight)
+        bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():
             if standardizer is not None:
                 bias = bias + weight @ standardizer.center
                 weight = weight * standardizer.spread
             output.weight.copy_(weight)
             output.bias.copy_(bias)
+
+
+def _solve(
+    model: PreTrainedModel, features: np.ndarray, targets: np.ndarray, problem_type: str, outputs: int, seed: int
+) -> LinearModel:
+    """Solve for the output layer in the way of a solved head with as many classes."""
+    blocks, threads = feature_blocks(model), torch.get_num_threads()
+    if problem_type == "single_label_classification" and outputs > MANY_CLASSES:
+        return fit_logistic(features, blocks, targets, outputs, seed=seed, threads=threads)
+    return fit_ridge(features, blocks, targets, problem_type, outputs, seed=seed, threads=threads)
