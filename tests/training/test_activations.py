@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -260,14 +262,22 @@ def test_training_from_sample_of_rows_matches_complete_training(encoders, tmp_pa
 
 
 def test_cache_removes_least_recently_used(encoders, tmp_path):
-    import os
-
     cost = bytes_of_a_layer(encoders(), tmp_path / "x")
     old = make_cache(encoders(), tmp_path / "a", budget=int(1.2 * cost))
     assert old.nearest(2) == 2
-    os.utime(old.folder, (1, 1))
+    os.utime(old.folder, (time.time() - 1e4,) * 2)
     new = make_cache(encoders("roberta"), tmp_path / "a", budget=int(1.2 * cost))
     assert new.nearest(2) == 2 and not old.folder.exists()
+
+
+def test_cache_that_was_not_used_for_two_months_is_removed(encoders, tmp_path):
+    old, recent = make_cache(encoders(), tmp_path), make_cache(encoders("roberta"), tmp_path)
+    for cache, days in ((old, 61), (recent, 59)):
+        cache.nearest(1)
+        then = time.time() - days * 86_400
+        os.utime(cache.folder, (then, then))
+    make_cache(encoders("distilbert"), tmp_path).nearest(1)
+    assert not old.folder.exists() and recent.folder.exists()
 
 
 def test_cache_is_computed_again_after_removal(encoders, tmp_path):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -24,7 +25,15 @@ from transformers import AutoModel
 
 from headhunt.modeling.build import embeddings_of, layers_of, loading_errors, quiet
 from headhunt.modeling.model import without_pooler
-from headhunt.storage import LockTimeout, atomic_directory, directory_size, hold_lock, remove, sweep_partial
+from headhunt.storage import (
+    MAX_CACHE_DAYS,
+    LockTimeout,
+    atomic_directory,
+    directory_size,
+    hold_lock,
+    remove,
+    sweep_partial,
+)
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.tokens import Tokens, by_length
 
@@ -281,10 +290,14 @@ class ActivationCache:
 
 
 def _sweep(root: Path, keep: Path) -> None:
-    """Remove what workers that died left in caches that no process is computing."""
+    """Remove caches that were not used for long, and what workers that died left in those that none is computing."""
+    oldest = time.time() - MAX_CACHE_DAYS * 86_400
     for folder in root.iterdir():
         if folder != keep and folder.is_dir():
             with suppress(OSError, LockTimeout):
+                if folder.stat().st_mtime < oldest:
+                    remove(folder)
+                    continue
                 lock = hold_lock(folder / "lock")
                 sweep_partial(folder)
                 lock.release()
