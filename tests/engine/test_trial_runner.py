@@ -21,7 +21,7 @@ from headhunt.predictor import Predictor
 from headhunt.run.clock import steady_time
 from headhunt.run.events import STOPPED
 from headhunt.run.task import FOLDS, save_task
-from headhunt.spec import Recipe, Spec
+from headhunt.spec import Recipe, Spec, solved
 from headhunt.study.executors import evaluate_safely
 from headhunt.study.requests import (
     AverageModels,
@@ -29,11 +29,13 @@ from headhunt.study.requests import (
     FitAllRows,
     JoinModels,
     MeasureCost,
+    MeasureThroughput,
     PredictTestRows,
     PredictTestRowsByFold,
     SaveAllFolds,
     SaveFirstFold,
 )
+from headhunt.training.tokens import Tokens
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -299,3 +301,25 @@ def test_other_problem_types_are_evaluated(problem_type, tmp_path, encoders):
     assert outcome.outcome == "ok" and outcome.score > 0.3
     if problem_type == "regression":
         assert 90 < outputs(tmp_path, 2)[1].mean() < 120  # in the units of the data
+
+
+@pytest.mark.parametrize("rows", [1, 33, 128])
+def test_throughput_is_measured_on_batches_without_padding(encoders, tmp_path, monkeypatch, rows):
+    """One long text in a batch of short ones would make the encoder look several times slower than it trains."""
+    texts, labels = sentences(150)
+    texts = [f"{text} " * (1 + 6 * (row % 4)) for row, text in enumerate(texts)]
+    save_task(Task.load({"train": {"text": texts, "label": labels}}), tmp_path / "task")
+    padded, real = [], []
+    batch = Tokens.batch
+
+    def count(self, rows, *args):
+        inputs = batch(self, rows, *args)
+        padded.append(inputs["input_ids"].numel())
+        real.append(int(self.lengths[rows].sum()))
+        return inputs
+
+    monkeypatch.setattr(Tokens, "batch", count)
+    measuring = MeasureThroughput(trial=0, spec=solved(encoders()), seed=0, rows=rows, seconds=60.0)
+    outcome = make_runner(tmp_path).run(measuring)
+    assert outcome.outcome == "ok" and outcome.extra["rows_per_second"] > 0
+    assert sum(padded) < 1.3 * sum(real)

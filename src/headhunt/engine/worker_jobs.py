@@ -19,6 +19,7 @@ from headhunt.study.requests import EvaluateTfidf, MeasureThroughput
 from headhunt.training.activations import StoppedError
 from headhunt.training.features import Features
 
+MEASURED_BATCH = 32  # rows of similar lengths, as in training: padding would make random ones slower
 TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
 
 Stop = Callable[[], bool]
@@ -34,20 +35,20 @@ def measure_throughput(data: WorkerData, request: MeasureThroughput, stop: Stop)
         tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
         data.settings.precision,
     )
-    order = np.random.default_rng(1).permutation(len(rows))
-    features.get(order[:8])  # the first pass takes longer
+    lengths = features.tokens.lengths
+    first, *batches = np.array_split(np.argsort(lengths, kind="stable"), -(-len(rows) // MEASURED_BATCH) + 1)
+    features.get(first)  # the first pass takes longer
     threads = torch.get_num_threads() if data.device.type == "cpu" else 1
     # Workers that start meanwhile may share the core: a single thread's own time says more.
     clock = time.thread_time if data.device.type == "cpu" and threads == 1 else time.perf_counter
     began, started, measured = time.perf_counter(), clock(), 0
-    for start in range(8, len(order), 40):
-        batch = order[start : start + 40]
+    for batch in batches:
         features.get(batch)
-        measured += len(batch)
+        measured += int(lengths[batch].sum())
         if time.perf_counter() - began > request.seconds or stop():
             break
-    seconds = clock() - started
-    rate = measured / seconds if measured else 8 / features.seconds
+    tokens_per_second = measured / (clock() - started) if measured else lengths[first].sum() / features.seconds
+    rate = float(tokens_per_second / lengths.mean())
     return Outcome("ok", extra={"rows_per_second": rate, "threads": threads})
 
 
