@@ -88,6 +88,9 @@ def test_study_trains_plain_head_fully_then_known_recipes(tmp_path):
     known = [spec.canonical() for spec, _ in candidates.known_recipes()]
     assert len(known) == 6 and [trial.spec for trial in others[:6]] == known
     assert [trial.origin for trial in others[:7]] == ["known"] * 6 + ["random"]
+    # One fold is trained completely; draws may start with less.
+    assert all(trial.bracket >= study.ladder.top - 1 for trial in others[:6])
+    assert any(trial.bracket < study.ladder.top - 1 for trial in others[6:])
 
 
 def test_study_uses_the_encoder_of_the_space(tmp_path):

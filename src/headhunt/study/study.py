@@ -316,10 +316,15 @@ class Study:
                 self._too_late = self.budget.search_deadline
                 continue
             self._too_late = None
-            bracket = self.ladder.top if self.candidates.trains_head_only(spec) else self.ladder.bracket(number - 1)
-            return self._register(spec, spec_hash, params, origin, bracket)
+            return self._register(spec, spec_hash, params, origin, self._first_rung(spec, origin, number))
         self._exhausted = self._too_late is None
         return False
+
+    def _first_rung(self, spec: Spec, origin: str, number: int) -> int:
+        """Return the rung at which a new trial starts. Less than one fold would hardly rank the known recipes."""
+        if self.candidates.trains_head_only(spec):
+            return self.ladder.top
+        return max(self.ladder.bracket(number - 1), self.ladder.top - 1 if origin == "known" else 0)
 
     def _proposals(self, number: int) -> Iterator[tuple[Spec, Params, str]]:
         """Yield what may become the trial of this number: a known recipe, the strategy's proposals, random draws."""
