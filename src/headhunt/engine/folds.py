@@ -10,6 +10,7 @@ import numpy as np
 
 from headhunt.data import Task
 from headhunt.data.division import count_large_folds
+from headhunt.data.splitting import find_strata
 from headhunt.run.plan import Plan
 from headhunt.run.task import count_folds
 from headhunt.storage import disk_failed, link_or_copy, remove
@@ -75,10 +76,13 @@ def stratified_order(targets: np.ndarray, seed: int = 0) -> np.ndarray:
     """Return the rows in a random order whose every beginning has about the classes of all rows.
 
     Args:
-        targets: Class ids, multi-hot rows or numbers; only class ids are stratified by.
+        targets: Class ids, multi-hot rows, numbers, or targets of several tasks. Only class ids and tasks are
+            stratified by.
         seed: Random seed.
     """
     rng = np.random.default_rng(seed)
+    if targets.dtype.names:
+        targets = find_strata(targets)
     if targets.ndim > 1 or not np.issubdtype(targets.dtype, np.integer):
         return rng.permutation(len(targets))
     shuffled = rng.permutation(len(targets))

@@ -13,9 +13,10 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data import Columns, ProblemType, Split, Task
+from headhunt.data import Columns, ProblemType, Split, SubTask, Task
 from headhunt.data.decoding import TooLargeError
 from headhunt.data.sources import Rows
+from headhunt.data.splitting import TASK_TARGETS
 from headhunt.data.tables import map_arrow
 from headhunt.errors import DataError
 from headhunt.run import schema
@@ -44,6 +45,8 @@ class TaskInfo:
     """The `limit` the data was loaded with."""
     test_given: bool = False
     """Whether the user gave test rows in a separate file."""
+    tasks: tuple[SubTask, ...] = ()
+    """The tasks that are joined into one; empty for a single task."""
 
     @property
     def pair(self) -> bool:
@@ -74,6 +77,7 @@ class TaskInfo:
             warnings=tuple(task.warnings),
             limit=task.limit,
             test_given=task.test_given,
+            tasks=task.tasks,
         )
 
 
@@ -124,10 +128,17 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
             table = map_arrow(folder / f"{name}.arrow")
             table.validate(full=True)  # texts are UTF-8, too: they were when they were saved
             rows = Rows(name, table)
+            if info.tasks and (columns[0].dtype != TASK_TARGETS or not _are_tasks(columns[0], len(info.tasks))):
+                raise ValueError("the rows do not belong to the tasks")
         except (OSError, KeyError, ValueError, EOFError, BadZipFile, TooLargeError) as error:
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)
-    return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))
+    described = (info.name, info.problem_type, info.labels, info.columns)
+    return Task(*described, opened, list(info.notes), list(info.warnings), tasks=info.tasks)
+
+
+def _are_tasks(targets: np.ndarray, count: int) -> bool:
+    return bool(((targets["task"] >= 0) & (targets["task"] < count)).all())
 
 
 def tested_rows(rows: int, count: int | None) -> np.ndarray | None:
