@@ -41,7 +41,7 @@ def usage(folder: str, tasks: Sequence[Task]) -> list[str]:
         code_block(
             "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n"
             f"model = AutoModelForSequenceClassification.from_pretrained({where}, trust_remote_code=True)\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({where})\n"
+            f"tokenizer = AutoTokenizer.from_pretrained({where}, trust_remote_code=True)\n"
             f'inputs = tokenizer({texts}, truncation=True, return_tensors="pt")\n'
             f"print(model(**inputs, task={name}).logits)",
             "python",
