@@ -412,6 +412,9 @@ class Predictor:
                 )
             if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
+            several = isinstance(model, HeadhuntMultiTaskForSequenceClassification)
+            if several != (known["problem_type"] == "multi_task"):
+                raise ModelError("headhunt.json and config.json are of different models")
             tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)

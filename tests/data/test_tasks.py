@@ -10,7 +10,7 @@ from multitask import make_tasks, rows_of_tasks
 from headhunt import Task, join_tasks, load_tasks
 from headhunt.data.splitting import find_strata
 from headhunt.errors import DataError
-from headhunt.run.task import TaskInfo, open_task, save_task
+from headhunt.run.task import TaskInfo, open_task, save_task, tested_rows
 
 ROWS = make_rows(40)
 NUMBERS = [(text, i / 3) for i, (text, _) in enumerate(make_rows(40))]
@@ -151,3 +151,21 @@ def test_fingerprint_depends_on_the_tasks():
     loaded = {name: Task.load(rows[name]) for name in ("mood", "length")}
     first, second = join_tasks(loaded), join_tasks({"mood": loaded["mood"], "other": loaded["length"]})
     assert first.fingerprint == join_tasks(loaded).fingerprint != second.fingerprint
+
+
+def test_tasks_with_many_rows_have_validation_rows_of_their_own():
+    few = Task.load({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in words) for words in rng.integers(0, 9999, (2600, 6))]
+    many = Task.load({"text": texts, "label": ["a", "b"] * 1300})
+    task = join_tasks({"few": few, "many": many})
+    rows = [each.rows for each in task.tasks]
+    assert all(each["validation"] * 4 == pytest.approx(each["train"], rel=0.3) for each in rows)
+    assert sum(each["validation"] for each in rows) == len(task.splits["validation"])
+
+
+def test_tested_rows_are_of_every_task():
+    test = make_tasks(200).splits["test"]
+    rows = tested_rows(test, 30)
+    assert np.bincount(test.tasks[rows]).tolist() == [10, 10, 10] and len(set(rows)) == 30
+    assert tested_rows(test, None) is None and tested_rows(test, len(test)) is None

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headhunt.data.columns import Columns
+from headhunt.data.division import count_large_folds
 from headhunt.data.labels import PROBLEM_TYPES
 from headhunt.data.readers import FORMATS
 from headhunt.data.sources import Rows
@@ -22,7 +23,7 @@ from headhunt.errors import DataError
 from headhunt.storage import check_nesting
 
 MOST_TASKS = 64
-VALIDATION_FOLDS = 5  # one of which becomes the validation rows of a task that has none, if another task has some
+MANY_ROWS = 2000  # training rows of all tasks from which each has validation rows: it needs enough of its own
 COLUMNS = Columns("text", "text_b", "label")
 """Columns of joined rows; the second text is empty in rows of tasks with one text."""
 PATHS = ("data", "test", "validation")
@@ -125,11 +126,13 @@ def _check_tasks(tasks: Mapping[str, Task]) -> None:
 
 
 def _with_validation(task: Task, tasks: Mapping[str, Task]) -> dict[str, Split]:
-    """Return the splits of a task, with validation rows if any of the tasks has some."""
-    if "validation" in task.splits or all("validation" not in other.splits for other in tasks.values()):
+    """Return the splits of a task, with validation rows if any of the tasks has some, or all have many rows."""
+    few = sum(len(other.splits["train"]) for other in tasks.values()) < MANY_ROWS
+    given = any("validation" in other.splits for other in tasks.values())
+    if "validation" in task.splits or (few and not given):
         return task.splits
-    train, held_out = task.first_fold(VALIDATION_FOLDS)
     rows = task.splits["train"]
+    train, held_out = task.first_fold(count_large_folds(len(rows)))
     return {**task.splits, "train": rows.take(train), "validation": rows.take(held_out)}
 
 

@@ -85,7 +85,7 @@ class FinalEvaluation:
     def test(self) -> Split:
         """The test rows that models predict: all of them, or the sample of the plan."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
-        rows = tested_rows(len(test), self.plan.test_rows if self.plan else None)
+        rows = tested_rows(test, self.plan.test_rows if self.plan else None)
         return test if rows is None else test.take(rows)
 
     def fully_evaluated(self) -> list[Trial]:

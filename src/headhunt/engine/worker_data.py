@@ -102,7 +102,7 @@ class WorkerData:
         """Return the test texts, or the sample of the plan. No other method of this class reads the test rows."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
         plan = self.directory.read_plan()
-        rows = tested_rows(len(test), plan.test_rows if plan else None)
+        rows = tested_rows(test, plan.test_rows if plan else None)
         test = test if rows is None else test.take(rows)
         return test.texts(), test.texts_b(), test.tasks
 

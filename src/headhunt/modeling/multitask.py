@@ -30,6 +30,10 @@ class HeadhuntMultiTaskConfig(HeadhuntConfig):
 
     def __init__(self, tasks: Sequence[dict[str, Any]] = (), task_layers: int = 0, **kwargs: Any) -> None:
         self.tasks, self.task_layers = list(tasks), task_layers
+        for task in self.tasks:
+            names = [task["name"], task["problem_type"], *task["labels"]]
+            if not all(isinstance(name, str) for name in names) or not isinstance(task["pair"], bool):
+                raise ValueError("A task must have a name, a problem_type, labels that are strings, and pair.")
         super().__init__(**kwargs)
 
     def of_task(self, number: int) -> HeadhuntConfig:

@@ -51,7 +51,7 @@ def usage(folder: str, tasks: Sequence[Task]) -> list[str]:
             f"import headhunt\nmodel = headhunt.load({where})\nprint(model.predict({texts}, task={name})[0])", "python"
         ),
         "The model of one task as an ordinary folder, for pipelines and ONNX:",
-        code_block(f'model.for_task({name}).save("{first["name"]}")', "python"),
+        code_block(f"model.for_task({name}).save({name})", "python"),
     ]
 
 

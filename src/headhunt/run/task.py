@@ -141,11 +141,20 @@ def _are_tasks(targets: np.ndarray, count: int) -> bool:
     return bool(((targets["task"] >= 0) & (targets["task"] < count)).all())
 
 
-def tested_rows(rows: int, count: int | None) -> np.ndarray | None:
+def tested_rows(test: Split, count: int | None) -> np.ndarray | None:
     """Return the test rows that are predicted at the end of a search; None for all of them.
 
     Args:
-        rows: Number of test rows.
+        test: The test rows. As many of each of several tasks are returned, as far as they have so many.
         count: Number of rows to predict; None for all.
     """
-    return None if count is None or count >= rows else np.sort(np.random.default_rng(0).permutation(rows)[:count])
+    if count is None or count >= len(test):
+        return None
+    order = np.random.default_rng(0).permutation(len(test))
+    if test.tasks is not None:
+        turn = np.zeros(len(test), np.int64)
+        for number in np.unique(test.tasks):
+            rows = test.tasks[order] == number
+            turn[rows] = np.arange(rows.sum())
+        order = order[np.argsort(turn, kind="stable")]
+    return np.sort(order[:count])

@@ -26,7 +26,7 @@ import sys
 from headhunt.delivery.onnx.export import export
 from headhunt.errors import HeadhuntError
 try:
-    export(sys.argv[1], sys.argv[2], task=sys.argv[3] or None)
+    export(sys.argv[-2], sys.argv[-1], task=sys.argv[1] if len(sys.argv) > 3 else None)
 except HeadhuntError as error:
     sys.exit(str(error))
 """
@@ -162,7 +162,7 @@ def cached_export(folder: Path, notify: Callable[[str], None], task: str | None 
         what = str(folder) if task is None else f"task {task} of {folder}"
         notify(f"{what} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
-        command = [sys.executable, "-c", EXPORT, str(folder), str(out), task or ""]
+        command = [sys.executable, "-c", EXPORT, *([task] if task else []), str(folder), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
