@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headhunt.data import Task
+    from headhunt.data import Task, join_tasks, load_tasks
     from headhunt.engine.api import fit, load
     from headhunt.engine.search import Search, ablate, resume, search, verdict
     from headhunt.errors import HeadhuntError
@@ -32,6 +32,8 @@ _HOME = {
     "resume": "headhunt.engine.search",
     "search": "headhunt.engine.search",
     "Task": "headhunt.data",
+    "join_tasks": "headhunt.data",
+    "load_tasks": "headhunt.data",
     "HeadhuntError": "headhunt.errors",
     "Evaluation": "headhunt.evaluation.metrics",
     "evaluate": "headhunt.evaluation.metrics",
@@ -63,7 +65,9 @@ __all__ = [
     "ablate",
     "evaluate",
     "fit",
+    "join_tasks",
     "load",
+    "load_tasks",
     "resume",
     "search",
     "verdict",

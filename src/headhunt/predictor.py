@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,14 +22,15 @@ from headhunt.modeling.build import (
     register_remote_code,
 )
 from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
+from headhunt.modeling.multitask import HeadhuntMultiTaskForSequenceClassification
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
+from headhunt.run.model_info import AdviceError, read_model_info, write_model_info
 from headhunt.spec import Recipe, Spec
-from headhunt.storage import read_json, write_text
 from headhunt.training.device import autocast, pick_device
-from headhunt.training.tokens import Tokens, by_length, tokenise
+from headhunt.training.task_tokens import TaskTokens
+from headhunt.training.tokens import Tokens, tokenise
 
-SCHEMA = 1
 CARD = "headhunt.json"
 MEMBERS = "members"  # key of the members' specs in the facts of an ensemble
 WINDOW = 16_384  # texts tokenised, sorted and predicted at a time, to limit memory
@@ -89,6 +89,7 @@ class Predictor:
         self.facts = dict(facts or {})
         self.precision = precision
         self.thresholds = thresholds
+        self._by_task: dict[str, Predictor] = {}
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
@@ -109,6 +110,8 @@ class Predictor:
     def __repr__(self) -> str:
         output = f"{len(self.labels)} {OUTPUT_NOUNS[self.problem_type]}" if self.labels else "a number"
         size = sum(parameter.numel() for parameter in self.model.parameters()) / 1e6
+        if self.tasks:
+            return f"Predictor(tasks {', '.join(self.tasks)}, {size:.1f} M parameters)"
         return f"Predictor({'two texts' if self.pair else 'one text'} → {output}, {size:.1f} M parameters)"
 
     def _repr_html_(self) -> str:
@@ -116,8 +119,62 @@ class Predictor:
 
         return notebook.model_summary(self)
 
-    def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Return predictions for texts, or for pairs if `texts_b` is given."""
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks of a model of several tasks; () for a single task."""
+        if not isinstance(self.model, HeadhuntMultiTaskForSequenceClassification):
+            return ()
+        return tuple(task["name"] for task in self.model.config.tasks)
+
+    def for_task(self, name: str | None) -> Predictor:
+        """Return the model of one of several tasks. It shares its weights, and can be saved as a model of its own.
+
+        Args:
+            name: Name of the task; None for a model of a single task, which is returned.
+
+        Raises:
+            ModelError: If the model does not have this task.
+        """
+        if not isinstance(self.model, HeadhuntMultiTaskForSequenceClassification):
+            if name is not None:
+                raise ModelError(f"task= is for models of several tasks; this model has one. Leave out {name!r}.")
+            return self
+        if name not in self.tasks:
+            found = "nothing" if name is None else repr(name)
+            raise ModelError(f"task= must be one of {', '.join(self.tasks)}; found {found}.")
+        if name not in self._by_task:
+            task = self.model.config.tasks[self.tasks.index(name)]
+            spec = self.spec
+            if spec is not None:
+                head = replace(spec.head, siamese=spec.head.siamese if task["pair"] else None)
+                recipe = replace(spec.recipe, task_layers=0, task_sampling="proportional")
+                spec = replace(spec, head=head, recipe=recipe)
+            self._by_task[name] = Predictor(
+                self.model.for_task(name),
+                self.tokenizer,
+                problem_type=task["problem_type"],
+                labels=task["labels"],
+                pair=task["pair"],
+                recipe=replace(self.recipe, task_layers=0, task_sampling="proportional"),
+                spec=spec,
+                facts={"from_tasks": list(self.tasks), **_facts_of_task(self.facts, name)},
+                device=self.device,
+                precision=self.precision,
+            )
+        return self._by_task[name]
+
+    def predict(
+        self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None, *, task: str | None = None
+    ) -> list[Prediction]:
+        """Return predictions for texts, or for pairs if `texts_b` is given.
+
+        Args:
+            texts: One or more texts, or first texts of pairs.
+            texts_b: Second texts of pairs.
+            task: Name of the task, for a model of several tasks.
+        """
+        if task is not None or self.tasks:
+            return self.for_task(task).predict(texts, texts_b)
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
@@ -138,18 +195,26 @@ class Predictor:
         self,
         texts: Sequence[str],
         texts_b: Sequence[str] | None = None,
+        tasks: np.ndarray | None = None,
         *,
         batch: int = BATCH,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:
         """Return probabilities (texts, labels), or numbers (texts,), in the order of the texts.
 
+        The outputs of several tasks have as many columns as the task with the most; the others are 0.
+
         Args:
             texts: The texts, or the first texts of pairs.
             texts_b: The second texts of pairs.
+            tasks: The number of each text's task, for a model of several tasks.
             batch: Texts per forward pass.
             progress: Function called with the number of texts just predicted.
         """
+        if self.tasks:
+            if tasks is None:
+                raise ModelError(f"The task of each text must be given: {', '.join(self.tasks)}. Use task=.")
+            return self._outputs_of_tasks(texts, texts_b, tasks, batch, progress)
         self.check(texts, texts_b)
         windows = []
         for start in range(0, len(texts), WINDOW):
@@ -158,6 +223,30 @@ class Predictor:
             windows.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
         shape = (0,) if self.problem_type == "regression" else (0, len(self.labels))
         return np.concatenate(windows) if windows else np.zeros(shape, np.float32)
+
+    def _outputs_of_tasks(
+        self,
+        texts: Sequence[str],
+        texts_b: Sequence[str] | None,
+        tasks: np.ndarray,
+        batch: int,
+        progress: Callable[[int], None] | None,
+    ) -> np.ndarray:
+        outputs = np.zeros((len(texts), self._width), np.float32)
+        for number, name in enumerate(self.tasks):
+            rows, model = np.flatnonzero(tasks == number).tolist(), self.for_task(name)
+            if not rows:
+                continue
+            first = [texts[row] for row in rows]
+            second = [texts_b[row] for row in rows] if texts_b is not None and model.pair else None
+            found = model.outputs(first, second, batch=batch, progress=progress)
+            outputs[rows, : found.shape[1] if found.ndim > 1 else 1] = found.reshape(len(rows), -1)
+        return outputs
+
+    @property
+    def _width(self) -> int:
+        """Number of outputs of the task with the most."""
+        return max(len(task["labels"]) or 1 for task in self.model.config.tasks)
 
     def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
         """Raise `ModelError` if the model does not take these texts."""
@@ -191,15 +280,15 @@ class Predictor:
         return self.recipe.max_length, self.recipe.truncation, each
 
     def tokens_to_outputs(
-        self, tokens: Tokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
+        self, tokens: Tokens | TaskTokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
         """Return the outputs of tokenised texts; see `outputs`."""
         order, parts = [], []
         with torch.inference_mode(), autocast(self.device, self.precision):
-            for rows in by_length(tokens.lengths, batch):
+            for rows in tokens.batches(np.arange(len(tokens)), batch):
                 inputs = {name: x.to(self.device) for name, x in tokens.batch(rows).items()}
                 order.append(rows)
-                parts.append(self.activate(self.model(**inputs).logits.float()))
+                parts.append(self.activate(self.model(**inputs).logits.float(), tokens.tasks_of(rows)))
                 if progress:
                     progress(len(rows))
         values = torch.cat(parts).cpu().numpy()
@@ -207,14 +296,31 @@ class Predictor:
         restored[np.concatenate(order)] = values
         return restored
 
-    def activate(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return probabilities, or numbers, from logits."""
+    def activate(self, logits: torch.Tensor, tasks: np.ndarray | None = None) -> torch.Tensor:
+        """Return probabilities, or numbers, from logits.
+
+        Args:
+            logits: Logits (rows, outputs).
+            tasks: The number of each row's task, for a model of several tasks.
+        """
+        if tasks is not None:
+            outputs = torch.zeros(len(logits), self._width, device=logits.device)
+            for number in np.unique(tasks):
+                task, rows = self.model.config.tasks[number], torch.from_numpy(np.flatnonzero(tasks == number))
+                rows, count = rows.to(logits.device), len(task["labels"]) or 1
+                found = logits[rows, :count]
+                outputs[rows, :count] = found.softmax(-1) if task["labels"] else found
+            return outputs
         if self.problem_type == "single_label_classification":
             return logits.softmax(-1)
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
 
     def calibrate(self, temperature: float) -> None:
         """Divide the logits by a temperature, within the model, so that every tool that loads it sees it."""
+        if self.tasks:
+            raise ModelError(
+                "A model of several tasks cannot be calibrated; calibrate that of one task, for_task(NAME)."
+            )
         if isinstance(self.model, HeadhuntEnsembleForSequenceClassification):
             self.model.config.logit_divisor *= temperature
         else:
@@ -242,7 +348,6 @@ class Predictor:
             self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
         facts = {
-            "schema": SCHEMA,
             "problem_type": self.problem_type,
             "labels": list(self.labels),
             "pair": self.pair,
@@ -250,7 +355,7 @@ class Predictor:
             "spec": self.spec.to_dict() if self.spec else None,
             **self.facts,
         }
-        _write_json(folder / CARD, facts)
+        write_model_info(folder / CARD, facts)
         if card:
             write_card(folder)
         return folder
@@ -284,14 +389,14 @@ class Predictor:
                 f'and can label a corpus, and  python {folder / "predict.py"} "some text"  predicts with it.'
             )
         try:
-            card = _read_card(folder / CARD)
+            card = read_model_info(folder / CARD)
             spec, recipe = card.pop("spec"), from_dict(Recipe, card.pop("recipe"))
             known = {name: card.pop(name) for name in ("problem_type", "labels", "pair")}
             spec = Spec.from_dict(spec) if spec else None
             if has_unknown_encoder(folder):
                 specs = [spec] if spec else [Spec.from_dict(member) for member in card.get(MEMBERS, ()) if member]
                 if not (trust_remote_code and specs):
-                    raise _AdviceError(
+                    raise AdviceError(
                         f"{folder} has an encoder with its own code. Give trust_remote_code=True to run this code."
                     )
                 for name in {each.encoder for each in specs}:
@@ -307,6 +412,9 @@ class Predictor:
                 )
             if loaded["missing_keys"]:  # transformers would initialise them at random
                 raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
+            several = isinstance(model, HeadhuntMultiTaskForSequenceClassification)
+            if several != (known["problem_type"] == "multi_task"):
+                raise ModelError("headhunt.json and config.json are of different models")
             tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)
@@ -314,8 +422,10 @@ class Predictor:
             options: dict[str, Any] = {"device": device, "precision": precision}
             predictor = cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, **options)
             # Settings that do not fit each other, or the weights, are found by the first prediction only.
-            predictor.predict("a", "a" if predictor.pair else None)
-        except _AdviceError:
+            for task in predictor.tasks or (None,):
+                model = predictor.for_task(task)
+                model.predict("a", "a" if model.pair else None)
+        except AdviceError:
             raise
         except Exception as error:  # damaged files raise errors of many libraries
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
@@ -323,32 +433,7 @@ class Predictor:
         return predictor
 
 
-class _AdviceError(ModelError):
-    """An error whose message already says what to do."""
-
-
-def _read_card(path: Path) -> dict[str, Any]:
-    card = read_json(path)
-    if isinstance(card, dict) and "kind" in card:
-        raise _AdviceError(
-            f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
-        )
-    if isinstance(card, dict) and isinstance(card.get("ensemble"), list):
-        raise _AdviceError(
-            f"{path.parent} is an ensemble of an older, unreleased version of Headhunt. Run the search again."
-        )
-    if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
-        raise ModelError(f"{path.name} must contain one JSON object of schema {SCHEMA}")
-    for name in ("problem_type", "labels", "pair", "recipe", "spec"):
-        if name not in card:
-            raise ModelError(f"{path.name} must contain {name!r}")
-    if not isinstance(card["pair"], bool) or card["problem_type"] not in (*OUTPUT_NOUNS, "regression"):
-        raise ModelError(f"{path.name} must have a problem_type, and pair must be true or false")
-    if not isinstance(card["labels"], list) or not all(isinstance(label, str) for label in card["labels"]):
-        raise ModelError(f"the labels in {path.name} must be a list of strings")
-    return card
-
-
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write headhunt.json. Scores may be NaN, which `storage.write_json` refuses."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+def _facts_of_task(facts: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the facts of a model of several tasks that hold for the model of one of them."""
+    kept: dict[str, Any] = {key: facts[key] for key in ("created", "trial", "seed", "versions") if key in facts}
+    return {**kept, "task": {**facts["task"], "name": name}} if isinstance(facts.get("task"), dict) else kept

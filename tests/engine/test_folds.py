@@ -9,6 +9,7 @@ import pytest
 from searches import make_task
 
 from headhunt import Task
+from headhunt.data.splitting import TASK_TARGETS
 from headhunt.engine.folds import stratified_order, working_rows
 from headhunt.run.plan import Plan
 
@@ -111,3 +112,16 @@ def test_stratified_order_of_numbers_and_several_labels_is_a_permutation(targets
 
 def test_stratified_order_allows_a_class_without_rows():
     assert sorted(stratified_order(np.array([0, 2, 2, 0]))) == [0, 1, 2, 3]
+
+
+def test_samples_of_several_tasks_have_as_many_rows_of_each():
+    targets = np.zeros(1000, TASK_TARGETS)
+    targets["task"][900:] = 1
+    targets["value"] = np.arange(1000) % 2
+    order = stratified_order(targets)
+    assert sorted(order) == list(range(1000))
+    for count in (50, 150):
+        first = targets[order[:count]]
+        assert np.bincount(first["task"]).tolist() == [count // 2, count // 2]
+        assert all(abs(first["value"][first["task"] == task].mean() - 0.5) < 0.05 for task in (0, 1))
+    assert (targets["task"][order[300:]] == 0).all()  # the small task has no more rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -33,6 +34,9 @@ class CountedTokens:
 
     def __len__(self) -> int:
         return len(self._tokens)
+
+    def batches(self, rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        return self._tokens.batches(rows, size)
 
     def batch(self, rows: np.ndarray) -> dict[str, torch.Tensor]:
         self._passes.append(rows.tolist())

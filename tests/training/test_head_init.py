@@ -16,7 +16,7 @@ from headhunt.modeling.build import output_of
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.features import Features, feature_blocks
-from headhunt.training.head_init import Standardizer, prepare_head
+from headhunt.training.head_init import Standardizer, prepare_heads
 from headhunt.training.logistic import fit_logistic
 from headhunt.training.loop import Training
 
@@ -62,11 +62,11 @@ def test_finish_folds_the_standardizer_without_a_change(encoders, case, head_ini
     task = task_of(head.siamese is not None)
     training, predictor = start(task, encoders(), head, replace(RECIPE, head_init=head_init))
     list(training.reports(2))
-    assert training.standardizer is not None
+    assert len(training.standardizers) == 1
     before = logits_of(training)
     assert np.ptp(before) > 1e-2
     training.finish()
-    assert training.standardizer is None and not training.model.head.dropout._forward_pre_hooks
+    assert not training.standardizers and not training.model.head.dropout._forward_pre_hooks
     assert np.abs(logits_of(training) - before).max() < 1e-5 * max(1.0, np.abs(before).max())
     train = task.splits["train"]
     expected = predictor.outputs(train.texts(), train.texts_b())
@@ -115,13 +115,13 @@ def test_solved_start_has_a_lower_loss_than_a_random_one(encoders, case, problem
     for head_init in ("random", "solved"):
         recipe = replace(RECIPE, standardize=standardize, head_init=head_init)
         training, _ = start(task, encoders(), head, recipe)
-        prepare_head(
+        prepare_heads(
             training.model,
             training.tokens,
             training.targets.numpy(),
             training.objective,
             recipe,
-            standardizer=training.standardizer,
+            standardizers=training.standardizers,
             precision="fp32",
         )
         losses[head_init] = float(training.objective.loss(torch.from_numpy(logits_of(training)), training.targets))
@@ -138,13 +138,13 @@ def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):
     targets, rows = training.targets.numpy(), np.arange(len(training.tokens))
     features = Features(training.model, training.tokens, "fp32").get(rows)
     expected = fit_logistic(features, feature_blocks(training.model), targets, 21, seed=0).logits(features)
-    prepare_head(
+    prepare_heads(
         training.model,
         training.tokens,
         targets,
         training.objective,
         recipe,
-        standardizer=training.standardizer,
+        standardizers=training.standardizers,
         precision="fp32",
     )
     np.testing.assert_allclose(logits_of(training), expected, rtol=1e-2, atol=1e-2)
@@ -153,7 +153,7 @@ def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):
 def test_standardizer_gives_features_of_mean_zero_and_unit_spread(encoders):
     training, _ = start(task_of(), encoders(), HEADS["mean"])
     features = Features(training.model, training.tokens, "fp32").get(np.arange(40))
-    training.standardizer.fit(features)
+    training.standardizers[0].fit(features)
     scaled = Features(training.model, training.tokens, "fp32").get(np.arange(40))
     assert np.abs(scaled.mean(0)).max() < 1e-4 and np.abs(scaled.std(0) - 1).max() < 1e-3
 
@@ -162,7 +162,7 @@ def test_standardizer_does_not_magnify_features_that_hardly_vary(encoders):
     training, _ = start(task_of(), encoders(), HEADS["mean"])
     features = np.random.default_rng(0).standard_normal((30, 16)).astype(np.float32)
     features[:, 3], features[:, 5] = 2.0, 1e-5 * features[:, 5]
-    standardizer = training.standardizer
+    standardizer = training.standardizers[0]
     standardizer.fit(features)
     scaled = (torch.from_numpy(features) - standardizer.center) / standardizer.spread
     assert torch.isfinite(scaled).all() and scaled[:, [3, 5]].abs().max() < 0.01
@@ -192,11 +192,11 @@ def test_head_is_prepared_once_although_training_starts_twice(encoders):
 def test_plain_head_has_no_standardizer(encoders):
     training, _ = start(task_of(), encoders(), Head())
     list(training.reports(1))
-    assert training.standardizer is None
+    assert not training.standardizers
 
 
 def test_standardizer_is_the_identity_before_it_is_fitted(encoders):
     training, _ = start(task_of(), encoders(), HEADS["mean"], replace(RECIPE, standardize=False))
     before = logits_of(training)
-    Standardizer(training.model)
+    Standardizer(training.model.head, training.model.device)
     assert np.array_equal(logits_of(training), before)

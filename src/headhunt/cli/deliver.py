@@ -22,7 +22,12 @@ REQUESTS, TIMEOUTS = "Request limits", "Timeouts"
 
 def export(
     model: opt.Model,
-    onnx: Annotated[Path, typer.Option(metavar="OUT", help="Folder to write the ONNX model to.")],
+    onnx: Annotated[Path | None, typer.Option(metavar="OUT", help="Folder to write the ONNX model to.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder to save the model of --task in, as one that transformers loads."),
+    ] = None,
+    task: opt.TaskName = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="Quantize the weights to 8 bits if the score stays within --max-loss.")
     ] = False,
@@ -42,18 +47,42 @@ def export(
     text_b: opt.TextB = None,
     label: opt.Label = None,
 ) -> None:
-    """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt."""
+    """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt.
+
+    Of a model of several tasks, the model of one task is exported: to ONNX, or with --out as a folder of its own.
+    """
+    if (onnx is None) == (out is None):
+        raise HeadhuntError("Give --onnx OUT to write an ONNX model, or --out FOLDER to save the model of --task.")
+    if onnx is None:
+        assert out is not None
+        save_task(model, task, out, json_)
+        return
     from headhunt.delivery.onnx.export import export
 
     opt.check_out(onnx, "--onnx")
     columns = {"text": text, "text_b": text_b, "label": label}
-    exported = export(model, onnx, data=data, int8=int8, max_loss=max_loss, **columns)
+    exported = export(model, onnx, data=data, task=task, int8=int8, max_loss=max_loss, **columns)
     print_export(exported, onnx, json_)
     if exported.int8 and not exported.int8.accepted:
         raise HeadhuntError(
             f"8 bits must not cost more than {max_loss:g} points; they cost {exported.int8.loss:.2f}. "
             f"The graph in {onnx} is the one in 32 bits."
         )
+
+
+def save_task(model: Path, task: str | None, out: Path, as_json: bool) -> None:
+    """Save the model of one of several tasks in a folder of its own."""
+    from headhunt.engine import api
+
+    opt.check_out(out)
+    if task is None:
+        raise HeadhuntError("--out saves the model of one of several tasks. Give --task NAME.")
+    predictor = api.load(model, device="cpu").for_task(task)
+    predictor.save(out)
+    if as_json:
+        print_json({"task": task, "folder": str(out), "labels": list(predictor.labels), "pair": predictor.pair})
+        return
+    print(f"the model of {task} is in {out}: try  {predict_example(f'headhunt predict {out}', predictor.pair)}")
 
 
 def print_export(exported: Export, out: Path, as_json: bool) -> None:

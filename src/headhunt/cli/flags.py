@@ -69,6 +69,8 @@ ARGUMENTS = (
     "spec",
     "strategy",
     "target",
+    "task",
+    "tasks",
     "test",
     "text",
     "text_b",

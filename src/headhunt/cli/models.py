@@ -63,6 +63,7 @@ def evaluate(
     model: opt.Model,
     data: opt.DataFile,
     json_: opt.Json = False,
+    task: opt.TaskName = None,
     text: opt.Text = None,
     text_b: opt.TextB = None,
     label: opt.Label = None,
@@ -73,7 +74,7 @@ def evaluate(
     from headhunt.engine import api
     from headhunt.report.terminal import counting_bar
 
-    predictor = api.load(model, device=device)
+    predictor = api.load(model, device=device).for_task(task)
     rows = load_labelled(
         data,
         problem_type=predictor.problem_type,  # type: ignore[arg-type]
@@ -142,6 +143,7 @@ def predict(
     input_: Input = None,
     out: PredictionsOut = None,
     json_: opt.Json = False,
+    task: opt.TaskName = None,
     text: opt.Text = None,
     text_b: opt.TextB = None,
     device: opt.Device = None,
@@ -159,6 +161,11 @@ def predict(
 
     check_source(texts, input_)
     if out and prediction.is_folder(out):
+        if task is not None:
+            raise HeadhuntError(
+                f"A corpus is labelled by the model of one task. Save it with  headhunt export {model} --task {task} "
+                "--out FOLDER  and give that folder without --task."
+            )
         options = {"text": text, "text_b": text_b, "keep": split_columns(keep), "probabilities": probabilities}
         compute = {"workers": workers, "ray": ray, "device": device, "shard_rows": shard_rows}
         prediction.predict_corpus(model, input_, out, json_, **options, **compute)
@@ -166,7 +173,8 @@ def predict(
         raise HeadhuntError("--workers, --ray, --keep and --probabilities need a corpus: give --out FOLDER.")
     else:
         columns = {"text": text, "text_b": text_b}
-        prediction.predict(model, texts, input_, Path(out) if out else None, json_, device=device, **columns)
+        file = Path(out) if out else None
+        prediction.predict(model, texts, input_, file, json_, device=device, task=task, **columns)
 
 
 def check_source(texts: list[str] | None, source: str | None) -> None:

@@ -66,6 +66,25 @@ DataFile = Annotated[
     str,
     typer.Argument(metavar="DATA", help="CSV, TSV, JSONL or Parquet file, or a folder with train, dev and test files."),
 ]
+SearchedData = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="CSV, TSV, JSONL or Parquet file, or a folder with train, dev and test files; or give --tasks.",
+        show_default=False,
+    ),
+]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASKS",
+        help="Several tasks for one model: a TOML file with a table for each, or a folder of data files.",
+        rich_help_panel=DATA,
+    ),
+]
+TaskName = Annotated[
+    str | None, typer.Option("--task", metavar="NAME", help="Name of the task, for a model of several tasks.")
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a search.")]
 

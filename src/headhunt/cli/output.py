@@ -127,7 +127,9 @@ def print_search(search: Search, as_json: bool) -> None:
     if model is None:
         console.print("no model yet")
     else:
-        example = predict_example(f"headhunt predict {model}", search.task.pair)
+        first = next(iter(search.task.tasks), None)
+        command = f"headhunt predict {model}" + (f" --task {first.name}" if first else "")
+        example = predict_example(command, first.pair if first else search.task.pair)
         console.print(f"model in {model}: try  {example}", soft_wrap=True)
 
 
@@ -153,11 +155,12 @@ def print_leaderboard(search: Search, console: Console) -> None:
     """Print the best trials and the plain head, which is trial 0."""
     from rich.table import Table
 
+    from headhunt.evaluation import find_metric
     from headhunt.report.terminal import count_results
     from headhunt.spec import describe
 
     state, board = search.state, search.leaderboard()
-    table = Table("trial", search.settings.metric, "rung", "seconds", "candidate")
+    table = Table("trial", find_metric(search.settings.metric).name, "rung", "seconds", "candidate")
     for row in [*board[:LEADERBOARD_ROWS], *(row for row in board[LEADERBOARD_ROWS:] if row.trial == 0)]:
         table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
     console.print(table)
@@ -183,6 +186,10 @@ def print_result(search: Search, console: Console) -> None:
         words = "the best model so far" if early else MODEL_NAMES[name]
         score = scores[search.settings.metric]
         console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}")
+    for task in result.test.tasks if result.test else ():
+        known = {MODEL_NAMES[name].removeprefix("the "): scores[task.metric] for name, scores in task.scores.items()}
+        values = ", ".join(f"{name} {score.value:.4f}" for name, score in known.items())
+        console.print(f"task {task.name}, {task.metric} on {task.rows:,} test rows: {values}", soft_wrap=True)
     if result.test_evaluations > 1:
         console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
     if delivered == "plain" and result.winner_model:
@@ -201,7 +208,10 @@ def print_ablation(ablation: AblationResult, as_json: bool) -> None:
 
         print_json(dump(ablation))
         return
-    print(f"winner: {ablation.metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
+    from headhunt.evaluation import find_metric
+
+    metric = find_metric(ablation.metric).name
+    print(f"winner: {metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
     print("change of the score without this part (95 % interval); below 0: the part helps")
     for item in ablation.items:
         print(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")

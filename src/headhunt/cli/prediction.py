@@ -35,6 +35,7 @@ def predict(
     text: str | None = None,
     text_b: str | None = None,
     device: str | None = None,
+    task: str | None = None,
 ) -> None:
     """Predict labels for texts, for a file, or for the lines of standard input.
 
@@ -47,10 +48,11 @@ def predict(
         text: The text column of the file.
         text_b: The second text column of the file.
         device: The device to predict on.
+        task: Name of the task, for a model of several tasks.
     """
     from headhunt.engine import api
 
-    predictor = api.load(model, device=device)
+    predictor = api.load(model, device=device).for_task(task)
     with open_writer(out, as_json, predictor.pair) as writer:
         if source and source != "-":
             predict_file(predictor, source, text, text_b, writer)

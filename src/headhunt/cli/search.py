@@ -20,17 +20,19 @@ from headhunt.errors import HeadhuntError
 from headhunt.spec import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
+    from headhunt.data import Task
     from headhunt.engine.search import Search
 
 OVERHEAD, OVERHEAD_FRACTION = 10.0, 0.15  # of the time, for starting the program, ending workers and writing the report
 
 
 def search(
-    data: opt.DataFile,
+    data: opt.SearchedData = None,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run directory.", show_default="a new one in runs/")
     ] = None,
     json_: opt.Json = False,
+    tasks: opt.Tasks = None,
     text: opt.Text = None,
     text_b: opt.TextB = None,
     label: opt.Label = None,
@@ -64,17 +66,16 @@ def search(
     Press Ctrl-C once to end the search and keep the best model so far, twice to stop at once.
     """
     started = clock() - overhead(time)
-    from headhunt.data import Task
     from headhunt.engine import search as engine
-    from headhunt.evaluation import DEFAULT_METRIC, check_metric
+    from headhunt.engine.options import choose_metric
     from headhunt.report.terminal import SearchView
 
     if out is not None:
         opt.check_out(out)
     check_quantities(time, max_latency, max_size, max_memory)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
-    columns |= {"group": group, "order": order}
-    task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
+    columns |= {"group": group, "order": order, "test": test}
+    task = load_data(data, tasks, limit, seed, columns)
     print_notes(task)
     limits: dict[str, Any] = {"time": time, "started": started, "trials": trials, "target": target}
     limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
@@ -83,9 +84,7 @@ def search(
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
-    metric = metric or DEFAULT_METRIC[task.problem_type]
-    check_metric(task.problem_type, metric)
-    view = SearchView(metric)
+    view = SearchView(choose_metric(task, metric))
     end_search(engine.search(task, out=out, **limits, **choices, **training, **compute, view=view), json_)
 
 
@@ -197,6 +196,25 @@ def space(
         print_space(chosen, json_)
     for number in range(sample):
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
+
+
+def load_data(data: str | None, tasks: str | None, limit: int | None, seed: int, columns: dict[str, Any]) -> Task:
+    """Load one task or several.
+
+    Raises:
+        HeadhuntError: If both or neither were given, or columns are given for several tasks.
+    """
+    from headhunt.data import Task, load_tasks
+
+    if (data is None) == (tasks is None):
+        found = "neither" if data is None else "both"
+        raise HeadhuntError(f"Give DATA for one task or --tasks for several; found {found}.")
+    if tasks is None:
+        return Task.load(data, limit=limit, seed=seed, **columns)
+    given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
+    if given:
+        raise HeadhuntError(f"{', '.join(given)} cannot be given with --tasks; write them in the tables of the file.")
+    return load_tasks(tasks, limit=limit, seed=seed)
 
 
 def overhead(time: str | None) -> float:

@@ -4,6 +4,17 @@ from headhunt.data.columns import Columns
 from headhunt.data.labels import ProblemType
 from headhunt.data.loading import load_labelled, load_texts
 from headhunt.data.splitting import Split
-from headhunt.data.task import Task
+from headhunt.data.task import SubTask, Task
+from headhunt.data.tasks import join_tasks, load_tasks
 
-__all__ = ["Columns", "ProblemType", "Split", "Task", "load_labelled", "load_texts"]
+__all__ = [
+    "Columns",
+    "ProblemType",
+    "Split",
+    "SubTask",
+    "Task",
+    "join_tasks",
+    "load_labelled",
+    "load_tasks",
+    "load_texts",
+]

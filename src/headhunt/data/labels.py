@@ -13,7 +13,8 @@ from headhunt.data.problems import Problems, brief, count, list_rows, quote, quo
 from headhunt.data.sources import Rows
 from headhunt.storage import parse_json
 
-ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", "multi_task"]
+"""Of a task; "multi_task" stands for several tasks in one, each with a problem type of its own."""
 PROBLEM_TYPES: tuple[ProblemType, ...] = ("single_label_classification", "multi_label_classification", "regression")
 _MAX_FLOAT_CLASSES = 20  # distinct floats that still count as classes
 _SEPARATORS = "|;,"

@@ -9,6 +9,8 @@ from headhunt.errors import DataError
 
 VALIDATION_ROWS = 2000  # rows that larger data is evaluated on, at most a fifth
 _BINS = 10  # strata of a regression target
+TASK_TARGETS = np.dtype([("task", np.int64), ("value", np.float64)])
+"""Targets of rows of several tasks: the number of the task, and the class or number."""
 # More groups, or groups times strata, are not balanced one by one: that would take seconds, and many are even anyway.
 _MAX_BALANCED_GROUPS, _MAX_BALANCED_COUNTS = 50_000, 4_000_000
 
@@ -20,6 +22,7 @@ class Split:
         rows: The rows.
         columns: The names of the text and label columns.
         targets: Classes: int64 (n,). Several labels: float32 multi-hot (n, k). Numbers: float32 (n,). Unlabelled: (0,).
+            Several tasks: `TASK_TARGETS` (n,).
         groups: int64 (n,); equal for rows that stay in one split: `near`, united with the group column if there is one.
         keys: uint64 (n,); equal for texts that differ only in case, punctuation and numbers.
         words: int32 (n,); the number of words of the text, or of both texts together.
@@ -62,6 +65,11 @@ class Split:
         start, stop, _ = slice(start, stop).indices(len(self))
         return self.rows.read(name, start, max(start, stop)).to_pylist()
 
+    @property
+    def tasks(self) -> np.ndarray | None:
+        """The number of each row's task; None if there is one task."""
+        return self.targets["task"] if self.targets.dtype.names else None
+
     def take(self, positions: np.ndarray) -> "Split":
         """Select rows by position, in the given order, or by a boolean mask."""
         positions = np.asarray(positions)
@@ -76,7 +84,12 @@ class Split:
 
 
 def find_strata(targets: np.ndarray) -> np.ndarray:
-    """Return the stratum of each row, int64 (n,): its class, its decile, or the rarest of its labels."""
+    """Return the stratum of each row, int64 (n,): its class, its decile, or the rarest of its labels.
+
+    Rows of different tasks are in different strata.
+    """
+    if targets.dtype.names:
+        return _strata_of_tasks(targets)
     if targets.ndim == 2:
         rarity = np.where(targets > 0, targets.sum(0)[None, :], np.inf)
         return (
@@ -88,6 +101,18 @@ def find_strata(targets: np.ndarray) -> np.ndarray:
         edges = np.quantile(targets, np.linspace(0, 1, _BINS + 1)[1:-1]) if len(targets) else np.empty(0)
         return np.searchsorted(edges, targets, side="right").astype(np.int64)
     return targets
+
+
+def _strata_of_tasks(targets: np.ndarray) -> np.ndarray:
+    strata, first = np.zeros(len(targets), np.int64), 0
+    for task in np.unique(targets["task"]):
+        rows = np.flatnonzero(targets["task"] == task)
+        values = targets["value"][rows]
+        whole = bool((values == values.astype(np.int64)).all()) and len(np.unique(values)) <= _BINS * _BINS
+        inside = np.unique(find_strata(values.astype(np.int64) if whole else values), return_inverse=True)[1]
+        strata[rows] = inside.reshape(-1) + first
+        first = int(strata[rows].max()) + 1
+    return strata
 
 
 def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int, *, by_column: bool = False) -> np.ndarray:

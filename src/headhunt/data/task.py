@@ -17,20 +17,47 @@ from headhunt.data.splitting import Split, assign_folds, find_strata, hold_out
 from headhunt.errors import DataError
 
 
+@dataclass(frozen=True)
+class SubTask:
+    """One of several tasks that are joined into one."""
+
+    name: str
+    problem_type: ProblemType
+    labels: tuple[str, ...]
+    columns: Columns
+    """The names of its columns."""
+    rows: dict[str, int]
+    """Number of its rows by split."""
+    metric: str | None = None
+    """Metric that was asked for; None for that of its problem type."""
+
+    @property
+    def pair(self) -> bool:
+        """True if each of its rows has two texts."""
+        return self.columns.text_b is not None
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a model: one per class, or one number."""
+        return max(1, len(self.labels))
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Labelled texts, checked and split.
 
     Attributes:
         name: The name of the task.
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        labels: Class names, sorted (numbers by value); () for regression.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression"; "multi_task" for
+            several tasks that are joined into one.
+        labels: Class names, sorted (numbers by value); () for regression and for several tasks.
         columns: The names of the columns that are used.
         splits: "train" always; "validation" and "test" if given or made.
         notes: Decisions made while loading, such as the columns used.
         warnings: Unusual properties of the data.
         limit: The limit on training rows that was given to `load`.
         test_given: True if test rows were given to `load` as a source of their own.
+        tasks: The tasks that are joined into this one; () for a single task.
     """
 
     name: str
@@ -42,10 +69,11 @@ class Task:
     warnings: list[str] = field(default_factory=list)
     limit: int | None = None
     test_given: bool = False
+    tasks: tuple[SubTask, ...] = ()
 
     @property
     def pair(self) -> bool:
-        """True if every row has two texts."""
+        """True if every row has two texts, or the rows of some of several tasks."""
         return self.columns.text_b is not None
 
     @classmethod
@@ -113,7 +141,9 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the texts, targets and splits: equal for equal content, independent of the file format."""
-        digest = hashlib.blake2b(repr((self.problem_type, self.labels, self.pair)).encode(), digest_size=16)
+        known = (self.problem_type, self.labels, self.pair)
+        of_tasks = tuple((task.name, task.problem_type, task.labels, task.pair) for task in self.tasks)
+        digest = hashlib.blake2b(repr(known + of_tasks).encode(), digest_size=16)
         for name in sorted(self.splits):
             split = self.splits[name]
             digest.update(f"{name} {len(split)} {split.targets.shape}".encode())

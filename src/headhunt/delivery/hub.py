@@ -18,16 +18,18 @@ from headhunt import modeling
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig
+from headhunt.modeling.multitask import HeadhuntMultiTaskConfig
 from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 from headhunt.storage import read_json
 
-CODE = ("architecture.py", "configuration.py", "ensemble.py", "heads.py", "model.py")
+CODE = ("architecture.py", "configuration.py", "ensemble.py", "heads.py", "model.py", "multitask.py")
 CONFIG, AUTO_MAP = "config.json", "auto_map"
 # The code files of each type of model, and the classes in them that transformers uses.
 CODE_OF = {
-    HeadhuntConfig.model_type: tuple(name for name in CODE if name != "ensemble.py"),
-    HeadhuntEnsembleConfig.model_type: CODE,
+    HeadhuntConfig.model_type: tuple(name for name in CODE if name not in ("ensemble.py", "multitask.py")),
+    HeadhuntEnsembleConfig.model_type: tuple(name for name in CODE if name != "multitask.py"),
+    HeadhuntMultiTaskConfig.model_type: tuple(name for name in CODE if name != "ensemble.py"),
 }
 CLASSES = {
     HeadhuntConfig.model_type: {
@@ -37,6 +39,10 @@ CLASSES = {
     HeadhuntEnsembleConfig.model_type: {
         "AutoConfig": "ensemble.HeadhuntEnsembleConfig",
         "AutoModelForSequenceClassification": "ensemble.HeadhuntEnsembleForSequenceClassification",
+    },
+    HeadhuntMultiTaskConfig.model_type: {
+        "AutoConfig": "multitask.HeadhuntMultiTaskConfig",
+        "AutoModelForSequenceClassification": "multitask.HeadhuntMultiTaskForSequenceClassification",
     },
 }
 # The files that are uploaded. If the repository has one that this model does not have, it is deleted: shards or code of

@@ -14,7 +14,7 @@ import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import METRICS, Score, compare, decision_scores, evaluate, measure
+from headhunt.evaluation import Score, compare, decision_scores, find_metric, measure
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
@@ -48,6 +48,8 @@ NAMES = {
     "head_init": "first weights",
     "standardize": "standardised features",
     "swap_pairs": "swapped pairs",
+    "task_layers": "layers of each task",
+    "task_sampling": "choice of tasks",
 }
 
 
@@ -126,7 +128,7 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     if not outputs[""]:
         raise HeadhuntError("There was no time to evaluate the winner again. Give more time= or none.")
     targets, problem_type = final.validation_targets[rows], final.task.problem_type
-    scores = [evaluate(problem_type, run, targets, final.task.labels).scores for run in outputs[""].values()]
+    scores = [final.evaluate(run, targets).scores for run in outputs[""].values()]
     base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))
     items = []
     for name in specs:
@@ -137,7 +139,7 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
         comparison = compare(problem_type, final.metric, pair[0], pair[1], targets)
         # `measure` is signed so that higher is better; an error is shown as it is.
         variant = float(np.mean([measure(problem_type, final.metric, run, targets) for run in pair[0]]))
-        score = variant if METRICS[final.metric].higher_is_better else -variant
+        score = variant if find_metric(final.metric).higher_is_better else -variant
         items.append(
             AblationItem(
                 name=name,

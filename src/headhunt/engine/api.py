@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headhunt.data import Split
+from headhunt.data import Split, Task
 from headhunt.engine.assembly import prepare, versions
-from headhunt.engine.options import check_new_directory, load_task
-from headhunt.evaluation import Evaluation, apply_thresholds, evaluate
+from headhunt.engine.options import check_new_directory, choose_metric, load_task
+from headhunt.evaluation import Evaluation, apply_thresholds, evaluate, evaluate_tasks
 from headhunt.modeling.build import check_length, load_config
 from headhunt.predictor import Predictor
 from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
@@ -87,10 +87,22 @@ def fit(
         "versions": versions(),
     }
     if "test" in task.splits:
-        predictor.facts["test"] = score(predictor, task.splits["test"]).to_dict()
+        predictor.facts["test"] = _score_test_rows(predictor, task)
     if out is not None:
         predictor.save(out)
     return predictor
+
+
+def _score_test_rows(predictor: Predictor, task: Task) -> dict[str, Any]:
+    """Return the scores on the test rows as JSON data; of several tasks, the mean and those of each task."""
+    test = task.splits["test"]
+    if not task.tasks:
+        return score(predictor, test).to_dict()
+    outputs = predictor.outputs(test.texts(), test.texts_b(), test.tasks)
+    labels = [each.labels for each in task.tasks]
+    mean, evaluations = evaluate_tasks(choose_metric(task, None), outputs, test.targets, labels)
+    of_tasks = {each.name: found.to_dict() for each, found in zip(task.tasks, evaluations, strict=True)}
+    return {**mean.to_dict(), "tasks": of_tasks}
 
 
 def score(predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -13,14 +14,15 @@ import torch
 
 from headhunt.data import Split, Task
 from headhunt.errors import ModelError
-from headhunt.modeling.build import build, load_tokenizer, longest_input
+from headhunt.modeling.build import build, build_tasks, load_tokenizer, longest_input
 from headhunt.predictor import Predictor
 from headhunt.spec import Spec
 from headhunt.training.device import pick_device
-from headhunt.training.features import Features
+from headhunt.training.features import Features, TaskFeatures
 from headhunt.training.loop import Training
-from headhunt.training.objectives import Objective
-from headhunt.training.solve import Solving
+from headhunt.training.objectives import Objective, TaskObjectives
+from headhunt.training.solve import Solving, SolvingTasks
+from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 
 
@@ -28,9 +30,9 @@ from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 class Assembly:
     """A training that is ready to start, the predictor it trains, and the tokens of all rows."""
 
-    training: Training | Solving
+    training: Training | Solving | SolvingTasks
     predictor: Predictor
-    tokens: Tokens
+    tokens: Tokens | TaskTokens
 
 
 def prepare(
@@ -42,11 +44,11 @@ def prepare(
     device: str | None = None,
     precision: str = "auto",
     trust_remote_code: bool = False,
-) -> tuple[Training | Solving, Predictor]:
+) -> tuple[Training | Solving | SolvingTasks, Predictor]:
     """Return a training of `spec` on `rows` that is ready to start, and the predictor it trains."""
     tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
     model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
-    tokens = tokenise_for(spec, tokenizer, rows.texts(), rows.texts_b())
+    tokens = tokenise_for(spec, tokenizer, task, [rows])
     return assemble(
         task, spec, model, tokenizer, tokens, rows.targets, seed=seed, device=pick_device(device), precision=precision
     )
@@ -58,32 +60,52 @@ def build_model(
     """Return the untrained model of a candidate, and the candidate with a length its encoder can take."""
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
-    model = build(
-        spec.encoder,
-        spec.head,
-        problem_type=task.problem_type,
-        labels=task.labels,
-        separators=SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
-        encoder_dropout=spec.recipe.encoder_dropout,
-        seed=seed,
-        trust_remote_code=trust_remote_code,
-    )
+    recipe = spec.recipe
+    shared: dict[str, Any] = {
+        "separators": SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
+        "encoder_dropout": recipe.encoder_dropout,
+        "seed": seed,
+        "trust_remote_code": trust_remote_code,
+    }
+    model: Any
+    if task.tasks:
+        tasks = [
+            {"name": each.name, "problem_type": each.problem_type, "labels": list(each.labels), "pair": each.pair}
+            for each in task.tasks
+        ]
+        frozen = recipe.freeze if isinstance(recipe.freeze, int) else 0
+        shared |= {"task_layers": recipe.task_layers, "frozen_layers": frozen}
+        model = build_tasks(spec.encoder, spec.head, tasks, **shared)
+    else:
+        model = build(spec.encoder, spec.head, problem_type=task.problem_type, labels=task.labels, **shared)
     limit = longest_input(model)
     if limit is not None and spec.recipe.max_length > limit:
         spec = replace(spec, recipe=replace(spec.recipe, max_length=limit))  # no encoder reads beyond its positions
     return model, spec
 
 
-def tokenise_for(spec: Spec, tokenizer: Any, texts: list[str], texts_b: list[str] | None) -> Tokens:
-    """Tokenise texts as a candidate reads them."""
-    return tokenise(
-        tokenizer,
-        texts,
-        texts_b,
-        max_length=spec.recipe.max_length,
-        truncation=spec.recipe.truncation,
-        each=spec.head.siamese is not None,
-    )
+def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) -> Tokens | TaskTokens:
+    """Tokenise rows as a candidate reads them.
+
+    Args:
+        spec: The candidate.
+        tokenizer: Its tokenizer.
+        task: The task.
+        rows: The rows, in one or more splits.
+    """
+    texts = [text for split in rows for text in split.texts()]
+    texts_b = [text for split in rows for text in split.texts_b() or []] if task.pair else None
+    options: dict[str, Any] = {"max_length": spec.recipe.max_length, "truncation": spec.recipe.truncation}
+    options["each"] = spec.head.siamese is not None
+    if not task.tasks:
+        return tokenise(tokenizer, texts, texts_b, **options)
+    tasks = np.concatenate([split.targets["task"] for split in rows])
+    parts = []
+    for number, each in enumerate(task.tasks):
+        chosen = np.flatnonzero(tasks == number)
+        second = [texts_b[row] for row in chosen] if texts_b is not None and each.pair else None
+        parts.append(tokenise(tokenizer, [texts[row] for row in chosen], second, **options))
+    return TaskTokens.join(parts, tasks)
 
 
 def token_key(spec: Spec) -> tuple[Any, ...]:
@@ -96,17 +118,17 @@ def assemble(
     spec: Spec,
     model: Any,
     tokenizer: Any,
-    tokens: Tokens,
+    tokens: Tokens | TaskTokens,
     targets: np.ndarray,
     *,
     seed: int,
     device: torch.device,
     precision: str,
     gradient_accumulation_steps: int = 1,
-    features: Features | None = None,
+    features: Features | TaskFeatures | None = None,
     rows: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-) -> tuple[Training | Solving, Predictor]:
+) -> tuple[Training | Solving | SolvingTasks, Predictor]:
     """Return a training of a built model, and the predictor it trains.
 
     Args:
@@ -134,11 +156,16 @@ def assemble(
         device=device,
         precision=precision,
     )
+    kinds = [(each.problem_type, each.outputs) for each in task.tasks]
     if spec.recipe.is_solved:
+        features = make_features(predictor.model, tokens, precision) if features is None else features
+        rows = np.arange(len(tokens)) if rows is None else rows
+        if isinstance(features, TaskFeatures):
+            return SolvingTasks(model, features, rows, targets, tasks=kinds, groups=groups, seed=seed), predictor
         solving = Solving(
             predictor.model,
-            Features(predictor.model, tokens, precision) if features is None else features,
-            np.arange(len(tokens)) if rows is None else rows,
+            features,
+            rows,
             targets,
             problem_type=task.problem_type,
             outputs=max(1, len(task.labels)),
@@ -147,7 +174,11 @@ def assemble(
             solver=spec.recipe.solver,
         )
         return solving, predictor
-    objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)
+    objective: Objective | TaskObjectives
+    if task.tasks:
+        objective = TaskObjectives.of(kinds, targets, spec.recipe)
+    else:
+        objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)
     training = Training(
         model,
         tokens,
@@ -160,6 +191,13 @@ def assemble(
         gradient_accumulation_steps=gradient_accumulation_steps,
     )
     return training, predictor
+
+
+def make_features(model: Any, tokens: Tokens | TaskTokens, precision: str = "auto") -> Features | TaskFeatures:
+    """Return the features of the rows of one task or of several."""
+    if isinstance(tokens, TaskTokens):
+        return TaskFeatures(model, tokens, precision)
+    return Features(model, tokens, precision)
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ def average_training_runs(
     texts_b: Sequence[str] | None,
     load: Callable[[Path], Predictor],
     checked_rows: int = 100,
+    tasks: np.ndarray | None = None,
 ) -> bool:
     """Write the average of the weights of several models, if it predicts as their mean prediction does.
 
@@ -34,6 +35,7 @@ def average_training_runs(
         texts_b: Second texts, for pairs.
         load: Returns the predictor of a folder.
         checked_rows: Number of texts that the predictions are compared on.
+        tasks: Number of each row's task, if there are several; the average must be accepted for each of them.
 
     Returns:
         True if the average was accepted.
@@ -41,11 +43,14 @@ def average_training_runs(
     rows = np.random.default_rng(0).permutation(len(texts))[:checked_rows]
     first = [_half(texts[row]) for row in rows]
     second = None if texts_b is None else [_half(texts_b[row]) for row in rows]
-    outputs = [load(model).outputs(first, second) for model in models]
+    of_rows = None if tasks is None else tasks[rows]
+    outputs = [load(model).outputs(first, second, of_rows) for model in models]
     with scratch_directory(out.parent) as scratch:
         average = scratch / out.name
         average_weights(models, average)
-        accepted = agrees(load(average).outputs(first, second), outputs)
+        averaged = load(average).outputs(first, second, of_rows)
+        chosen = [np.arange(len(rows))] if of_rows is None else [of_rows == task for task in np.unique(of_rows)]
+        accepted = all(agrees(averaged[each], [output[each] for output in outputs]) for each in chosen)
         if accepted:
             replace_directory(average, out)
     return accepted

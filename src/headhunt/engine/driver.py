@@ -299,7 +299,7 @@ class SearchDriver:
             max_length=settings.max_length,
             encoders=plan.encoders,
             max_epochs=plan.epochs,
-            classes=len(self.task.labels),
+            classes=len(self.task.labels) or 1,
         )
         return Study(
             ledger,

@@ -132,6 +132,8 @@ def _check_same_task(members: Sequence[Predictor]) -> None:
                 f"The members of an ensemble must be models of one task; found {name} {getattr(first, name)!r} and "
                 f"{getattr(last, name)!r}."
             )
+    if last.tasks:
+        raise ModelError("The members of an ensemble must be models of one task; found a model of several tasks.")
     if isinstance(last.model, HeadhuntEnsembleForSequenceClassification):
         raise ModelError("The members of an ensemble must be single models; found an ensemble.")
     if not equal_tokenizers(first.tokenizer, last.tokenizer):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headhunt.data import Split
-from headhunt.evaluation import decision_scores, fit_thresholds, measure
+from headhunt.evaluation import Evaluation, decision_scores, evaluate, evaluate_tasks, fit_thresholds, measure
 from headhunt.run.directory import Key, RunDirectory, read_predictions
 from headhunt.run.events import DISK
 from headhunt.run.plan import Plan
@@ -85,7 +85,7 @@ class FinalEvaluation:
     def test(self) -> Split:
         """The test rows that models predict: all of them, or the sample of the plan."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
-        rows = tested_rows(len(test), self.plan.test_rows if self.plan else None)
+        rows = tested_rows(test, self.plan.test_rows if self.plan else None)
         return test if rows is None else test.take(rows)
 
     def fully_evaluated(self) -> list[Trial]:
@@ -106,6 +106,16 @@ class FinalEvaluation:
         """Return the score of out-of-fold outputs."""
         decisions = decision_scores(self.task.problem_type, self.metric, outputs, targets)
         return measure(self.task.problem_type, self.metric, decisions, targets)
+
+    def evaluate(self, outputs: np.ndarray, targets: np.ndarray) -> Evaluation:
+        """Return the scores of outputs; of several tasks, the mean."""
+        if self.task.tasks:
+            return self.evaluate_tasks(outputs, targets)[0]
+        return evaluate(self.task.problem_type, outputs, targets, self.task.labels)
+
+    def evaluate_tasks(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[Evaluation, list[Evaluation]]:
+        """Return the mean score of outputs of several tasks, and the scores of each task."""
+        return evaluate_tasks(self.metric, outputs, targets, [task.labels for task in self.task.tasks])
 
     def thresholds(self, trial: Trial) -> np.ndarray | None:
         """Return the decision thresholds of a trial's labels; None unless a row may have several."""

@@ -22,6 +22,7 @@ from headhunt.engine.selection import (
     evaluate_finalists,
     temperature_of,
 )
+from headhunt.engine.task_results import score_test_rows
 from headhunt.engine.verdict import conclude
 from headhunt.evaluation import (
     Comparison,
@@ -206,6 +207,16 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
 
     Every training run of both counts: those on all rows, and those of the folds, each on the same rows.
     """
+    pairs = _paired_runs(contest, predictions)
+    if pairs is None:
+        return None
+    return compare(final.task.problem_type, final.metric, *pairs, final.test.targets)
+
+
+def _paired_runs(
+    contest: Contest, predictions: Mapping[str, np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+    """Return outputs of as many training runs of the winner as of the plain head; None if one has no predictions."""
     if contest.winner is None or contest.plain is None:
         return None
     outputs: list[dict[str, np.ndarray]] = []
@@ -224,7 +235,7 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
         winner, plain = ([runs[name] for name in shared] for runs in outputs)
     else:
         winner, plain = ([next(iter(runs.values()))] for runs in outputs)
-    return compare(final.task.problem_type, final.metric, winner, plain, final.test.targets)
+    return winner, plain
 
 
 def _deliver(
@@ -373,6 +384,8 @@ def _test_result(
         return None
     outputs |= references
     targets, task = final.test.targets, final.task
+    if task.tasks:
+        return score_test_rows(final, outputs, _paired_runs(contest, predictions))
     evaluations = {name: evaluate(task.problem_type, one, targets, task.labels) for name, one in outputs.items()}
     result = TestResult(len(targets), {name: evaluation.scores for name, evaluation in evaluations.items()})
     if task.problem_type != "single_label_classification":

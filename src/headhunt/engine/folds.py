@@ -10,6 +10,7 @@ import numpy as np
 
 from headhunt.data import Task
 from headhunt.data.division import count_large_folds
+from headhunt.data.splitting import find_strata
 from headhunt.run.plan import Plan
 from headhunt.run.task import count_folds
 from headhunt.storage import disk_failed, link_or_copy, remove
@@ -74,11 +75,16 @@ def make_folds(task: Task, seed: int = 0) -> list[Fold]:
 def stratified_order(targets: np.ndarray, seed: int = 0) -> np.ndarray:
     """Return the rows in a random order whose every beginning has about the classes of all rows.
 
+    It has as many rows of each of several tasks, as far as they have so many: every task counts the same.
+
     Args:
-        targets: Class ids, multi-hot rows or numbers; only class ids are stratified by.
+        targets: Class ids, multi-hot rows, numbers, or targets of several tasks. Only class ids and tasks are
+            stratified by.
         seed: Random seed.
     """
     rng = np.random.default_rng(seed)
+    if targets.dtype.names:
+        return _order_of_tasks(targets, seed)
     if targets.ndim > 1 or not np.issubdtype(targets.dtype, np.integer):
         return rng.permutation(len(targets))
     shuffled = rng.permutation(len(targets))
@@ -87,6 +93,13 @@ def stratified_order(targets: np.ndarray, seed: int = 0) -> np.ndarray:
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     position = (np.arange(len(targets)) - starts + rng.random(len(targets))) / np.repeat(counts, counts)
     return by_class[np.argsort(position, kind="stable")]
+
+
+def _order_of_tasks(targets: np.ndarray, seed: int) -> np.ndarray:
+    tasks = [np.flatnonzero(targets["task"] == number) for number in np.unique(targets["task"])]
+    ordered = [rows[stratified_order(find_strata(targets[rows]), seed)] for rows in tasks]
+    turn = np.concatenate([np.arange(len(rows)) for rows in ordered])
+    return np.concatenate(ordered)[np.argsort(turn, kind="stable")]
 
 
 def fold_name(number: int) -> str:

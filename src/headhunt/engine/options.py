@@ -10,6 +10,7 @@ from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
+from headhunt.evaluation import DEFAULT_METRIC, check_metric
 from headhunt.run.settings import DELIVER
 from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
@@ -83,6 +84,31 @@ def check_target(target: float | None, metric: str) -> None:
     most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
     if target is not None and not target <= most:
         raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
+
+
+def choose_metric(task: Task, metric: str | None) -> str:
+    """Return the metric of a search; for several tasks, the names of theirs, separated by commas.
+
+    Raises:
+        HeadhuntError: If the problem type does not have the metric, or several tasks cannot be compared by it.
+    """
+    if not task.tasks:
+        metric = metric or DEFAULT_METRIC[task.problem_type]
+        check_metric(task.problem_type, metric)
+        return metric
+    if metric is not None:
+        raise HeadhuntError(
+            f"metric= cannot be given with several tasks; found {metric}. Each task has its own metric."
+        )
+    for each in task.tasks:
+        if each.metric is not None:
+            try:
+                check_metric(each.problem_type, each.metric)
+            except HeadhuntError as error:
+                raise HeadhuntError(f"Task {each.name!r}: {error}") from None
+        if each.metric == "mse":
+            raise HeadhuntError(f"Task {each.name!r}: the mean over tasks needs pearson or spearman; found mse.")
+    return ",".join(each.metric or DEFAULT_METRIC[each.problem_type] for each in task.tasks)
 
 
 def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:

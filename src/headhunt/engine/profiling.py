@@ -40,7 +40,12 @@ class CostCheck:
         return self._max_latency is not None or self._max_size is not None
 
     def __call__(
-        self, key: Hashable, build: Callable[[], Predictor], texts: Sequence[str], texts_b: Sequence[str] | None
+        self,
+        key: Hashable,
+        build: Callable[[], Predictor],
+        texts: Sequence[str],
+        texts_b: Sequence[str] | None,
+        tasks: np.ndarray | None = None,
     ) -> dict[str, float]:
         """Return latency and size.
 
@@ -49,13 +54,14 @@ class CostCheck:
             build: Returns the model.
             texts: Typical texts.
             texts_b: Second texts of pairs.
+            tasks: Number of each row's task, if there are several.
 
         Raises:
             OverLimitError: If the model is slower or larger than allowed.
         """
         if key not in self._measured:
             predictor = build()
-            timing = latency(predictor, texts, texts_b, 1, QUICK_REPEATS)
+            timing = latency(predictor, texts, texts_b, 1, QUICK_REPEATS, tasks)
             self._measured[key] = {"latency_ms": timing.p50_ms, "megabytes": _megabytes(_parameters(predictor))}
         cost = self._measured[key]
         if self._max_latency is not None and cost["latency_ms"] > self._max_latency:
@@ -66,7 +72,11 @@ class CostCheck:
 
 
 def measure_cost(
-    predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, repeats: int = 60
+    predictor: Predictor,
+    texts: Sequence[str],
+    texts_b: Sequence[str] | None,
+    tasks: np.ndarray | None = None,
+    repeats: int = 60,
 ) -> ModelCost:
     """Measure latency from text to prediction at batch sizes 1 and 32, size, and FLOPs of a text of median length.
 
@@ -74,14 +84,15 @@ def measure_cost(
         predictor: The model, on the device it will run on.
         texts: Typical texts.
         texts_b: Second texts of pairs.
+        tasks: Number of each row's task, if there are several.
         repeats: Calls per batch size.
     """
     parameters = _parameters(predictor)
     return ModelCost(
-        latency={str(size): latency(predictor, texts, texts_b, size, repeats) for size in BATCH_SIZES},
+        latency={str(size): latency(predictor, texts, texts_b, size, repeats, tasks) for size in BATCH_SIZES},
         parameters=parameters,
         megabytes=_megabytes(parameters),
-        gflops=round(_flops(predictor, texts, texts_b) / 1e9, 4),
+        gflops=round(_flops(predictor, texts, texts_b, tasks) / 1e9, 4),
         device=str(predictor.device),
     )
 
@@ -99,7 +110,12 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def latency(
-    predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, batch_size: int, repeats: int
+    predictor: Predictor,
+    texts: Sequence[str],
+    texts_b: Sequence[str] | None,
+    batch_size: int,
+    repeats: int,
+    tasks: np.ndarray | None = None,
 ) -> Latency:
     """Return milliseconds per call, median and 99th percentile."""
     seconds = []
@@ -112,7 +128,10 @@ def latency(
             rows = by_length[(spread * len(texts)).astype(int)].tolist()
             second = None if texts_b is None else [texts_b[i] for i in rows]
             began = time.perf_counter()
-            predictor.outputs([texts[i] for i in rows], second)  # returns numpy arrays, so the device has finished
+            of_rows = None if tasks is None else tasks[rows]
+            predictor.outputs(
+                [texts[i] for i in rows], second, of_rows
+            )  # returns numpy arrays, so the device has finished
             seconds.append(time.perf_counter() - began)
     p50, p99 = np.quantile(seconds[WARM_UP:], [0.5, 0.99]) * 1000
     return Latency(round(float(p50), 3), round(float(p99), 3))
@@ -126,10 +145,11 @@ def _megabytes(parameters: int) -> float:
     return round(parameters * 4 / 1e6, 2)
 
 
-def _flops(predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None) -> int:
+def _flops(predictor: Predictor, texts: Sequence[str], texts_b: Sequence[str] | None, tasks: np.ndarray | None) -> int:
     """Count the operations of one forward pass over one text of median length."""
     lengths = [len(text) for text in texts]
     median = int(np.argsort(lengths)[len(lengths) // 2])
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        predictor.outputs([texts[median]], None if texts_b is None else [texts_b[median]])
+        second = None if texts_b is None else [texts_b[median]]
+        predictor.outputs([texts[median]], second, None if tasks is None else tasks[[median]])
     return int(counter.get_total_flops())

@@ -15,6 +15,7 @@ from headhunt.engine.options import (
     check_choices,
     check_deliver,
     check_target,
+    choose_metric,
     has_gpu,
     load_task,
     new_run_directory,
@@ -22,7 +23,6 @@ from headhunt.engine.options import (
     parse_quantity,
 )
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import DEFAULT_METRIC, check_metric
 from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import read_state
@@ -156,7 +156,7 @@ def search(
     """Search for the best head and recipe, and end with a model.
 
     Args:
-        data: A `Task`, or anything `Task.load` takes.
+        data: A `Task`, or anything `Task.load` takes. `load_tasks` and `join_tasks` return several tasks as one.
         out: The run directory; by default a new one in `runs/`.
         encoder: A Hugging Face model name or a directory; several to choose from; or "auto". The plain head has the
             first one.
@@ -191,9 +191,10 @@ def search(
     budget = TimeBudget(seconds, started=started)
     check_choices(strategy, precision, workers)
     task = load_task(data, seed, options)
-    metric = metric or DEFAULT_METRIC[task.problem_type]
-    check_metric(task.problem_type, metric)
+    metric = choose_metric(task, metric)
     check_target(target, metric)
+    if calibrate and task.tasks:
+        raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
     check_deliver(deliver)
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
     encoders: tuple[str, ...] = ()

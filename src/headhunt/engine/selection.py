@@ -133,7 +133,9 @@ def _or_lowest(score: float | None) -> float:
 
 
 def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
-    """Return the trials whose mean prediction is at least as good as the best alone."""
+    """Return the trials whose mean prediction is at least as good as the best alone; none for several tasks."""
+    if final.task.tasks:
+        return EnsembleChoice([], None)
     predicted = [(trial, final.predictions(trial)) for trial in final.fully_evaluated()]
     available = [(trial, found) for trial, found in predicted if found is not None][:ENSEMBLE_CANDIDATES]
     available = [(trial, found) for trial, found in available if final.study.checkpoints.latest(trial.number)]

@@ -33,7 +33,7 @@ from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
 from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput
 from headhunt.errors import out_of_memory
-from headhunt.evaluation import decide, decision_scores, measure, standard_error
+from headhunt.evaluation import decide, decision_scores, measure, parts_of, standard_error
 from headhunt.predictor import Predictor
 from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
@@ -58,7 +58,7 @@ from headhunt.study.requests import (
 )
 from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
-from headhunt.training.solve import Solving
+from headhunt.training.solve import Solving, SolvingTasks
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
 LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
@@ -180,12 +180,13 @@ class TrialRunner(WorkerData):
                     training.save(place)
                 raise _StoppedError
             training.model.eval()
-            if isinstance(training, Solving):
+            tasks = ready.tokens.tasks_of(evaluated)
+            if isinstance(training, Solving | SolvingTasks):
                 logits = torch.from_numpy(training.predict(evaluated, stop))
-                raw = ready.predictor.activate(logits).numpy()
+                raw = ready.predictor.activate(logits, tasks).numpy()
             else:
                 raw = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
-        outputs = training.objective.rescale(raw)
+        outputs = training.objective.rescale(raw, tasks)
         if place is not None:
             training.save(place)
             if until == 1:
@@ -235,11 +236,12 @@ class TrialRunner(WorkerData):
     def _refuse_collapse(self, outputs: np.ndarray, rows: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""
         targets = self.targets[rows]
-        predictions = decide(self.task.problem_type, outputs)
-        if self.task.problem_type == "regression":
-            same = float(np.std(predictions)) < 1e-6 * max(float(np.std(targets)), 1e-12)
-        else:
-            same = bool((predictions == predictions[0]).all()) and not bool((targets == targets[0]).all())
+        if self.task.tasks:
+            parts = parts_of(self.settings.metric, outputs, targets)
+            if all(_predicts_the_same(part.problem_type, part.outputs, part.targets) for part in parts):
+                raise _CollapsedError("it predicts the same for every text, in every task")
+            return
+        same = _predicts_the_same(self.task.problem_type, outputs, targets)
         if same and (not losses or losses[-1] > CONSTANT_LOSS * baseline_loss(self.task.problem_type, targets)):
             raise _CollapsedError("it predicts the same for every text")
 
@@ -282,7 +284,8 @@ class TrialRunner(WorkerData):
         if validated is not None:
             training.model.eval()
             evaluated = self.folds[0][1]
-            outputs = training.objective.rescale(ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated)))
+            outputs = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
+            outputs = training.objective.rescale(outputs, ready.tokens.tasks_of(evaluated))
             write_arrays(validated, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
         count = request.rows
         self._save(ready, request, request.out, "all training rows" if count is None else f"{count:,} training rows")
@@ -296,7 +299,9 @@ class TrialRunner(WorkerData):
                 if stop():
                     raise _StoppedError
             models = [*request.models, *folds]
-            accepted = average_training_runs(models, request.out, *self.texts(), self._load, request.checked_rows)
+            texts, texts_b, tasks = self.texts()
+            checked = request.checked_rows
+            accepted = average_training_runs(models, request.out, texts, texts_b, self._load, checked, tasks)
         return Outcome("ok", extra={"accepted": accepted})
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
@@ -376,6 +381,14 @@ class FromCachedActivations:
     def __exit__(self, *reason: object) -> None:
         if self._attached is not None:
             self._attached.remove()
+
+
+def _predicts_the_same(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> bool:
+    """Return True if all predictions are equal although the targets are not."""
+    predictions = decide(problem_type, outputs)
+    if problem_type == "regression":
+        return float(np.std(predictions)) < 1e-6 * max(float(np.std(targets)), 1e-12)
+    return bool((predictions == predictions[0]).all()) and not bool((targets == targets[0]).all())
 
 
 @dataclass(frozen=True)

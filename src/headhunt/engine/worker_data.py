@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from headhunt.data import Split
-from headhunt.engine.assembly import Assembly, assemble, build_model, token_key, tokenise_for
+from headhunt.engine.assembly import Assembly, assemble, build_model, make_features, token_key, tokenise_for
 from headhunt.engine.folds import Fold, WorkingRows, working_rows
 from headhunt.evaluation import fit_thresholds
 from headhunt.modeling.build import load_tokenizer
@@ -23,8 +23,14 @@ from headhunt.storage import cache_dir
 from headhunt.study.requests import Request
 from headhunt.training.activations import ActivationCache, FrozenEncoder
 from headhunt.training.device import pick_device
-from headhunt.training.features import Features
+from headhunt.training.features import Features, TaskFeatures
+from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
+
+SAMPLE = 256  # texts that costs are measured with
+
+Texts = tuple[list[str], list[str] | None, np.ndarray | None]
+"""First texts, second texts of pairs, and the number of each row's task if there are several."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,11 @@ class WorkerData:
         self.device = pick_device(settings.device)
         self.task = open_task(self.directory.task)
         self.splits = [self.task.splits[name] for name in ("train", "validation") if name in self.task.splits]
-        self._tokens: dict[Any, Tokens] = {}
+        self._tokens: dict[Any, Tokens | TaskTokens] = {}
         self._caches: dict[Any, ActivationCache] = {}
         self._encoders: dict[str, FrozenEncoder] = {}
         self._tokenizers: dict[str, Any] = {}
-        self._features: dict[Any, Features] = {}
+        self._features: dict[Any, Features | TaskFeatures] = {}
 
     @cached_property
     def rows(self) -> WorkingRows:
@@ -92,18 +98,21 @@ class WorkerData:
         """Groups of near-duplicates of the working rows."""
         return np.concatenate([split.groups for split in self.splits])[self.rows.positions]
 
-    def test_texts(self) -> tuple[list[str], list[str] | None]:
+    def test_texts(self) -> Texts:
         """Return the test texts, or the sample of the plan. No other method of this class reads the test rows."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
         plan = self.directory.read_plan()
-        rows = tested_rows(len(test), plan.test_rows if plan else None)
+        rows = tested_rows(test, plan.test_rows if plan else None)
         test = test if rows is None else test.take(rows)
-        return test.texts(), test.texts_b()
+        return test.texts(), test.texts_b(), test.tasks
 
-    def sample_texts(self) -> tuple[list[str], list[str] | None]:
-        """Return some texts to measure costs with."""
+    def sample_texts(self) -> Texts:
+        """Return some texts to measure costs with; the training rows are in no order, but those of tasks are."""
         split = self.splits[0]
-        return split.texts(0, 256), split.texts_b(0, 256)
+        if self.task.tasks:
+            split = split.take(np.sort(np.random.default_rng(0).permutation(len(split))[:SAMPLE]))
+        tasks = split.tasks
+        return split.texts(0, SAMPLE), split.texts_b(0, SAMPLE), None if tasks is None else tasks[:SAMPLE]
 
     def thresholds_of(self, trial: int) -> tuple[float, ...] | None:
         """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions."""
@@ -146,12 +155,12 @@ class WorkerData:
         model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
         return model, tokenizer, spec
 
-    def _features_for(self, spec: Spec, model: Any, tokens: Tokens) -> Features:
+    def _features_for(self, spec: Spec, model: Any, tokens: Tokens | TaskTokens) -> Features | TaskFeatures:
         """Return the features of a head that is solved; candidates with equal heads share them."""
         key = (*token_key(spec), repr(spec.head))
         if key not in self._features:
             self._features.clear()  # features of one encoder may take a gigabyte
-            self._features[key] = Features(model.to(self.device), tokens, self.settings.precision)
+            self._features[key] = make_features(model.to(self.device), tokens, self.settings.precision)
         return self._features[key]
 
     def _working_splits(self) -> list[Split]:
@@ -163,20 +172,20 @@ class WorkerData:
             start += len(split)
         return parts
 
-    def texts(self) -> tuple[list[str], list[str] | None]:
-        """Return the first and second texts of the working rows."""
+    def texts(self) -> Texts:
+        """Return the first and second texts of the working rows, and their tasks."""
         parts = self._working_splits()
         first = [text for split in parts for text in split.texts()]
         second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
-        return first, second
+        return first, second, self.targets["task"] if self.task.tasks else None
 
-    def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens:
+    def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens | TaskTokens:
         key = token_key(spec)
         if key not in self._tokens:
-            self._tokens[key] = tokenise_for(spec, tokenizer, *self.texts())
+            self._tokens[key] = tokenise_for(spec, tokenizer, self.task, self._working_splits())
         return self._tokens[key]
 
-    def activation_caches(self, spec: Spec, tokens: Tokens) -> list[ActivationCache]:
+    def activation_caches(self, spec: Spec, tokens: Tokens | TaskTokens) -> list[ActivationCache]:
         """Return the caches of this candidate's activations; none if it trains the embeddings."""
         if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.is_solved:
             return []
@@ -192,11 +201,9 @@ class WorkerData:
             # The rows of the last training are read once; the others are read by every candidate.
             train, evaluated = self.folds[0]
             tokens = tokens.take(np.concatenate([self.rows.sample(train, plan.compared_rows), evaluated]))
-        layouts: dict[str, Callable[[], Tokens]] = {"joint": lambda: tokens}
-        if spec.head.siamese:
-            layouts = {"apart": tokens.split_pairs}
-        elif self.task.pair and spec.recipe.swap_pairs:
-            layouts["swapped"] = tokens.swapped
+        layouts: dict[str, Callable[[], Tokens]] = {}
+        for number, part in enumerate(tokens.parts if isinstance(tokens, TaskTokens) else (tokens,)):
+            layouts |= {f"{layout} {number}": make for layout, make in _layouts(part, spec).items()}
         for layout, make in layouts.items():
             key = (*token_key(spec), layout)
             if key not in self._caches:
@@ -204,6 +211,15 @@ class WorkerData:
                     self._encoders[spec.encoder], make(), cache_dir("activations"), self.settings.cache_bytes
                 )
         return [self._caches[*token_key(spec), layout] for layout in layouts]
+
+
+def _layouts(tokens: Tokens, spec: Spec) -> dict[str, Callable[[], Tokens]]:
+    """Return the rows as a candidate's encoder reads them: as they are, swapped, or each text of a pair alone."""
+    pair = tokens.firsts is not None
+    if spec.head.siamese and pair:
+        return {"apart": tokens.split_pairs}
+    swapped = {"swapped": tokens.swapped} if pair and spec.recipe.swap_pairs else {}
+    return {"joint": lambda: tokens, **swapped}
 
 
 def limit_memory(extra: int) -> None:

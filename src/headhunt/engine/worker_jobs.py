@@ -9,15 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import tokenise_for
+from headhunt.data import Task
+from headhunt.engine.assembly import make_features, tokenise_for
 from headhunt.engine.tfidf import TfidfModel, fit_tfidf
-from headhunt.engine.worker_data import WorkerData
+from headhunt.engine.worker_data import Texts, WorkerData
 from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
 from headhunt.run.state import Outcome
 from headhunt.study.requests import EvaluateTfidf, MeasureThroughput
 from headhunt.training.activations import StoppedError
-from headhunt.training.features import Features
 
 MEASURED_BATCH = 32  # rows of similar lengths, as in training: padding would make random ones slower
 TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
@@ -30,12 +30,9 @@ def measure_throughput(data: WorkerData, request: MeasureThroughput, stop: Stop)
     rows = np.random.default_rng(data.settings.seed).permutation(len(data.splits[0]))[: request.rows or 128]
     sample = data.splits[0].take(np.sort(rows))
     model, tokenizer, spec = data.build(request.spec, request.seed)
-    features = Features(
-        model.to(data.device),
-        tokenise_for(spec, tokenizer, sample.texts(), sample.texts_b()),
-        data.settings.precision,
-    )
-    lengths = features.tokens.lengths
+    tokens = tokenise_for(spec, tokenizer, data.task, [sample])
+    features = make_features(model.to(data.device), tokens, data.settings.precision)
+    lengths = tokens.lengths
     first, *batches = np.array_split(np.argsort(lengths, kind="stable"), -(-len(rows) // MEASURED_BATCH) + 1)
     features.get(first)  # the first pass takes longer
     threads = torch.get_num_threads() if data.device.type == "cpu" else 1
@@ -54,20 +51,20 @@ def measure_throughput(data: WorkerData, request: MeasureThroughput, stop: Stop)
 
 def evaluate_tfidf(data: WorkerData, request: EvaluateTfidf, stop: Stop) -> Outcome:
     """Predict the validation rows with TF-IDF models of the same folds, and the test rows with one of all rows."""
-    texts, texts_b = data.texts()
-    outputs_count = max(1, len(data.task.labels))
+    texts, texts_b, tasks = data.texts()
     left = math.inf if request.deadline is None else request.deadline - steady_time()
     seconds = max(0.2, min(TFIDF_SECONDS, TFIDF_FRACTION * left) / (len(data.folds) + 1))
 
-    def fit(rows: np.ndarray) -> TfidfModel:
+    def take(rows: np.ndarray) -> Texts:
         second = None if texts_b is None else [texts_b[row] for row in rows]
-        first, problem_type = [texts[row] for row in rows], data.task.problem_type
-        return fit_tfidf(first, second, data.targets[rows], problem_type, outputs_count, seconds=seconds)
+        return [texts[row] for row in rows], second, None if tasks is None else tasks[rows]
+
+    def fit(rows: np.ndarray) -> _Reference:
+        return _Reference(data.task, take(rows), data.targets[rows], seconds)
 
     outputs = []
     for train, evaluated in data.folds:
-        second = None if texts_b is None else [texts_b[row] for row in evaluated]
-        outputs.append(fit(train).outputs([texts[row] for row in evaluated], second))
+        outputs.append(fit(train).outputs(*take(evaluated)))
         if stop():
             raise StoppedError
     positions = data.rows.positions[np.concatenate([evaluated for _, evaluated in data.folds])]
@@ -77,3 +74,47 @@ def evaluate_tfidf(data: WorkerData, request: EvaluateTfidf, stop: Stop) -> Outc
         outputs = [model.outputs(*data.test_texts())]
         write_arrays(request.test_predictions, outputs=np.stack(outputs).astype(np.float32))
     return Outcome("ok")
+
+
+class _Reference:
+    """TF-IDF with a linear model, one for each task.
+
+    Args:
+        task: The task, or several tasks.
+        texts: The texts to learn from.
+        targets: Their targets.
+        seconds: Time of all models together.
+    """
+
+    def __init__(self, task: Task, texts: Texts, targets: np.ndarray, seconds: float) -> None:
+        self._task = task
+        self._models: list[TfidfModel] = []
+        first, second, tasks = texts
+        if tasks is None:
+            outputs = max(1, len(task.labels))
+            self._models = [fit_tfidf(first, second, targets, task.problem_type, outputs, seconds=seconds)]
+            return
+        for number, each in enumerate(task.tasks):
+            rows = np.flatnonzero(tasks == number)
+            values = targets["value"][rows]
+            values = values if each.problem_type == "regression" else values.astype(np.int64)
+            others = [second[row] for row in rows] if second is not None and each.pair else None
+            chosen = [first[row] for row in rows]
+            model = fit_tfidf(
+                chosen, others, values, each.problem_type, each.outputs, seconds=seconds / len(task.tasks)
+            )
+            self._models.append(model)
+
+    def outputs(self, texts: list[str], texts_b: list[str] | None, tasks: np.ndarray | None) -> np.ndarray:
+        """Return probabilities or numbers, as a `Predictor` does."""
+        if tasks is None:
+            return self._models[0].outputs(texts, texts_b)
+        outputs = np.zeros((len(texts), max(each.outputs for each in self._task.tasks)), np.float32)
+        for number, (each, model) in enumerate(zip(self._task.tasks, self._models, strict=True)):
+            rows = np.flatnonzero(tasks == number)
+            if len(rows):
+                second = [texts_b[row] for row in rows] if texts_b is not None and each.pair else None
+                outputs[rows, : each.outputs] = model.outputs([texts[row] for row in rows], second).reshape(
+                    len(rows), -1
+                )
+        return outputs

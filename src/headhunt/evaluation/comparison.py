@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, decide, measure
+from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, MULTI_TASK, decide, measure, parts_of
 
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 
@@ -62,28 +62,42 @@ def compare(
         targets: True values.
         seed: Random seed of the bootstrap.
     """
-    rng = np.random.default_rng(seed)
-    samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
-    every_row = slice(None)
+    scores = [[measure(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
+    gains = [run - baseline_run for run, baseline_run in zip(*scores, strict=True)]
+    row_error = _row_error(problem_type, metric, outputs, baseline, targets, seed)
+    return _from_variances(float(np.mean(scores[0]) - np.mean(scores[1])), row_error**2, gains)
 
-    def mean_score(runs: Sequence[np.ndarray], rows: np.ndarray | slice) -> float:
-        return float(np.mean([measure(problem_type, metric, run[rows], targets[rows]) for run in runs]))
 
-    gain = mean_score(outputs, every_row) - mean_score(baseline, every_row)
+def _row_error(
+    problem_type: str,
+    metric: str,
+    outputs: Sequence[np.ndarray],
+    baseline: Sequence[np.ndarray],
+    targets: np.ndarray,
+    seed: int,
+) -> float:
+    """Return the standard error of the gain that is due to the choice of rows."""
+    if problem_type == MULTI_TASK:  # rows of different tasks are independent
+        models = [[parts_of(metric, run, targets) for run in runs] for runs in (outputs, baseline)]
+        errors = []
+        for number, part in enumerate(models[0][0]):
+            runs = [[run[number].outputs for run in model] for model in models]
+            errors.append(_row_error(part.problem_type, part.metric, runs[0], runs[1], part.targets, seed))
+        return float(np.sqrt(np.sum(np.square(errors)))) / len(errors)
     if metric == "accuracy":
         # Accuracy is a mean over rows, so the standard error of the bootstrap is known without drawing samples.
         correct = [
             np.mean([_correct(problem_type, run, targets) for run in runs], axis=0) for runs in (outputs, baseline)
         ]
-        row_error = float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
-    else:
-        draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
-        row_error = float(np.std([mean_score(outputs, rows) - mean_score(baseline, rows) for rows in draws]))
-    gains = [
-        mean_score([run], every_row) - mean_score([baseline_run], every_row)
-        for run, baseline_run in zip(outputs, baseline, strict=True)
-    ]
-    return _from_variances(gain, row_error**2, gains)
+        return float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
+
+    def mean_score(runs: Sequence[np.ndarray], rows: np.ndarray) -> float:
+        return float(np.mean([measure(problem_type, metric, run[rows], targets[rows]) for run in runs]))
+
+    rng = np.random.default_rng(seed)
+    samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
+    draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
+    return float(np.std([mean_score(outputs, rows) - mean_score(baseline, rows) for rows in draws]))
 
 
 def standard_error(
@@ -98,6 +112,12 @@ def standard_error(
         targets: True values.
         samples: Number of bootstrap samples, for metrics that are no means over rows.
     """
+    if problem_type == MULTI_TASK:
+        errors = [
+            standard_error(part.problem_type, part.metric, part.outputs, part.targets, samples=samples)
+            for part in parts_of(metric, outputs, targets)
+        ]
+        return float(np.sqrt(np.sum(np.square(errors)))) / len(errors)
     if metric == "accuracy":
         # With all rows right or all wrong, one row more of the other kind: a small sample is never certain.
         right = float(_correct(problem_type, outputs, targets).sum())

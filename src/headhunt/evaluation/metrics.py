@@ -16,6 +16,7 @@ from headhunt.errors import HeadhuntError
 
 BOOTSTRAP_SAMPLES = 1000
 _CLASSES, _LABELS, _REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+MULTI_TASK = "multi_task"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,41 @@ METRICS: dict[str, Metric] = {
 """Every metric, by name."""
 DEFAULT_METRIC: dict[str, str] = {metric.default_for: name for name, metric in METRICS.items() if metric.default_for}
 """Name of the default metric, by problem type."""
+MEAN = Metric("mean", "mean over tasks", "mean", ("multi_task",))
+"""The score of several tasks. It has no entry in `METRICS`: its name in options and files lists those of the tasks."""
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """The rows of one of several tasks."""
+
+    problem_type: str
+    metric: str
+    outputs: np.ndarray
+    targets: np.ndarray
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric of a name; several names, separated by commas, are the mean over tasks."""
+    return MEAN if "," in name else METRICS[name]
+
+
+def parts_of(metric: str, outputs: np.ndarray, targets: np.ndarray) -> list[TaskPart]:
+    """Return the rows of each of several tasks.
+
+    Args:
+        metric: Names of the metrics of the tasks, separated by commas. A metric of numbers means a task of numbers.
+        outputs: Outputs of all rows (rows, outputs); a task uses the first ones, and the others are 0.
+        targets: Of all rows, with the fields `task` and `value`.
+    """
+    parts = []
+    for number, name in enumerate(metric.split(",")):
+        rows = np.flatnonzero(targets["task"] == number)
+        if _REGRESSION in METRICS[name].problem_types:
+            parts.append(TaskPart(_REGRESSION, name, outputs[rows, 0], targets["value"][rows]))
+        else:
+            parts.append(TaskPart(_CLASSES, name, outputs[rows], targets["value"][rows].astype(np.int64)))
+    return parts
 
 
 def metric_names(problem_type: str) -> tuple[str, ...]:
@@ -70,6 +106,8 @@ def check_metric(problem_type: str, metric: str) -> None:
     Raises:
         HeadhuntError: If it does not.
     """
+    if problem_type == MULTI_TASK:
+        return  # its parts are checked one by one
     names = metric_names(problem_type)
     if metric not in names:
         raise HeadhuntError(f"The metric must be one of {', '.join(names)} for this task; found {metric!r}.")
@@ -77,9 +115,10 @@ def check_metric(problem_type: str, metric: str) -> None:
 
 def format_score(metric: str, value: float) -> str:
     """Return a score in text: "90.2 %", "88.1 % macro_f1", "mcc 0.812"."""
-    if METRICS[metric].proportion:
+    found = find_metric(metric)
+    if found.proportion:
         return f"{value * 100:.1f} %" + ("" if metric == "accuracy" else f" {metric}")
-    return f"{metric} {value:.3f}"
+    return f"{found.name} {value:.3f}"
 
 
 def format_difference(metric: str, value: float, *, unit: bool = True) -> str:
@@ -90,7 +129,7 @@ def format_difference(metric: str, value: float, *, unit: bool = True) -> str:
         value: The difference.
         unit: Write "points" after a difference of proportions.
     """
-    if METRICS[metric].proportion:
+    if find_metric(metric).proportion:
         return f"{value * 100:+.1f}" + (" points" if unit else "")
     return f"{value:+.3f}"
 
@@ -153,7 +192,8 @@ def measure(problem_type: str, metric: str, outputs: np.ndarray, targets: np.nda
     """Return one metric without an interval, signed so that higher is better: an error (mse) is negated.
 
     Args:
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        problem_type: "single_label_classification", "multi_label_classification" or "regression"; "multi_task" is the
+            mean of the metrics of several tasks.
         metric: Name of the metric.
         outputs: Probabilities (rows, labels), or numbers (rows,).
         targets: True class ids, multi-hot rows or numbers.
@@ -161,6 +201,9 @@ def measure(problem_type: str, metric: str, outputs: np.ndarray, targets: np.nda
     Raises:
         HeadhuntError: If this problem type does not have the metric.
     """
+    if problem_type == MULTI_TASK:
+        parts = parts_of(metric, outputs, targets)
+        return float(np.mean([measure(part.problem_type, part.metric, part.outputs, part.targets) for part in parts]))
     check_metric(problem_type, metric)
     predictions = decide(problem_type, outputs)
     if problem_type == _REGRESSION:
@@ -199,6 +242,43 @@ def evaluate(
     sampled = _metrics_of_confusion(samples.reshape(-1, size, size))
     scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
     return Evaluation(problem_type, len(targets), scores, class_scores(confusion, labels), confusion.tolist())
+
+
+def evaluate_tasks(
+    metric: str, outputs: np.ndarray, targets: np.ndarray, labels: Sequence[Sequence[str]], *, seed: int = 0
+) -> tuple[Evaluation, list[Evaluation]]:
+    """Return the mean score of several tasks, and the scores of each task.
+
+    Args:
+        metric: Names of the metrics of the tasks, separated by commas.
+        outputs: As for `parts_of`.
+        targets: As for `parts_of`.
+        labels: Class names of each task.
+        seed: Random seed of the bootstrap.
+    """
+    parts = parts_of(metric, outputs, targets)
+    evaluations = [
+        evaluate(
+            part.problem_type,
+            part.outputs if part.problem_type == _REGRESSION else part.outputs[:, : len(names)],
+            part.targets,
+            names,
+            seed=seed,
+        )
+        for part, names in zip(parts, labels, strict=True)
+    ]
+    scores = [each.scores[part.metric] for part, each in zip(parts, evaluations, strict=True)]
+    return Evaluation(MULTI_TASK, len(targets), {metric: mean_score(scores)}), evaluations
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """Return the mean of scores on different rows, with its interval: their errors are independent."""
+    value = float(np.mean([score.value for score in scores]))
+    below, above = (
+        float(np.sqrt(np.sum([(getattr(score, end) - score.value) ** 2 for score in scores]))) / len(scores)
+        for end in ("low", "high")
+    )
+    return Score(value, value - below, value + above)
 
 
 def class_scores(confusion: np.ndarray | Sequence[Sequence[int]], labels: Sequence[str]) -> list[ClassScores]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,13 @@ from headhunt.errors import ModelError, out_of_memory
 from headhunt.modeling.architecture import Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
-from headhunt.modeling.heads import Pooler
+from headhunt.modeling.heads import HeadModule, Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.multitask import (
+    HeadhuntMultiTaskConfig,
+    HeadhuntMultiTaskForSequenceClassification,
+    find_layers,
+)
 from headhunt.storage import read_json
 
 # Names of the dropout of the encoder and of the classification head in the configurations of all families.
@@ -46,8 +52,10 @@ HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "classifier_dropou
 
 AutoConfig.register("headhunt", HeadhuntConfig)
 AutoConfig.register("headhunt_ensemble", HeadhuntEnsembleConfig)
+AutoConfig.register("headhunt_multitask", HeadhuntMultiTaskConfig)
 AutoModelForSequenceClassification.register(HeadhuntConfig, HeadhuntForSequenceClassification)
 AutoModelForSequenceClassification.register(HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification)
+AutoModelForSequenceClassification.register(HeadhuntMultiTaskConfig, HeadhuntMultiTaskForSequenceClassification)
 
 
 @contextlib.contextmanager
@@ -161,7 +169,7 @@ def build(
     torch.manual_seed(seed)
     with quiet(), loading_errors(encoder):
         config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-        names = {
+        names: dict[str, Any] = {
             "id2label": dict(enumerate(labels or ["score"])),
             "label2id": {label: i for i, label in enumerate(labels or ["score"])},
             "problem_type": problem_type,
@@ -173,23 +181,89 @@ def build(
             config.update(names)
             _set(config, HEAD_DROPOUTS, head.dropout)
             return AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
-        pretrained = AutoModel.from_pretrained(encoder, config=config, **loading)
-        if trust_remote_code:
-            _register(type(config), type(pretrained))
-        pooler = _dense_of(getattr(pretrained, "pooler", None))
-        joint = HeadhuntConfig(
-            encoder={name: value for name, value in config.to_dict().items() if name != "_name_or_path"},
-            head=to_dict(head),
-            separator=separators[0] if separators else None,
-            separators=max(1, len(separators)),
-            pad_token_id=config.pad_token_id,
-            **names,
-        )
-        model = HeadhuntForSequenceClassification(joint, pretrained)
-        pooling = model.head.pooling
-        if isinstance(pooling, Pooler) and pooler is not None and pooler.weight.shape == pooling.dense.weight.shape:
-            pooling.dense.load_state_dict(pooler.state_dict())
+        pretrained, pooler = _load_encoder(encoder, config, trust_remote_code)
+        shared = _shared_settings(config, separators)
+        model = HeadhuntForSequenceClassification(HeadhuntConfig(head=to_dict(head), **shared, **names), pretrained)
+        _initialise_pooling(model.head, pooler)
     return model
+
+
+def build_tasks(
+    encoder: str,
+    head: Head,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    task_layers: int | str = 0,
+    frozen_layers: int = 0,
+    separators: Sequence[int] = (),
+    encoder_dropout: float | None = None,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+) -> HeadhuntMultiTaskForSequenceClassification:
+    """Return a pretrained encoder with a new head for each of several tasks.
+
+    The heads are equal in architecture, but only those of pairs compare two texts. A plain head starts from the
+    encoder's pooler, as that of a single task does.
+
+    Args:
+        encoder: Hugging Face model name or local folder.
+        head: The head as data.
+        tasks: For each task its `name`, `problem_type`, `labels` and `pair`.
+        task_layers: Number of layers nearest the output that every task has a copy of; "all" copies every layer.
+        frozen_layers: Number of lowest layers that are not trained. They stay equal, and are not copied.
+        separators: Special tokens between two texts; required if a task has pairs.
+        encoder_dropout: Dropout within the encoder; None keeps its own.
+        seed: Random seed of the heads' initial weights.
+        trust_remote_code: Allow code that comes with the encoder to run.
+    """
+    torch.manual_seed(seed)
+    with quiet(), loading_errors(encoder):
+        config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+        if encoder_dropout is not None:
+            _set(config, ENCODER_DROPOUTS, encoder_dropout)
+        pretrained, pooler = _load_encoder(encoder, config, trust_remote_code)
+        depth = len(find_layers(pretrained) or [])
+        if task_layers and not depth:
+            raise ModelError("task_layers must be 0 because this encoder shares one layer at all depths.")
+        copied = max(0, min(depth if task_layers == "all" else int(task_layers), depth - frozen_layers))
+        if head.plain and pooler is not None:
+            head = replace(head, pooling="pooler")
+        described = [{**task, "head": to_dict(head if task["pair"] else replace(head, siamese=None))} for task in tasks]
+        shared = _shared_settings(config, separators)
+        joint = HeadhuntMultiTaskConfig(tasks=described, task_layers=copied, **shared)
+        model = HeadhuntMultiTaskForSequenceClassification(joint, pretrained)
+        for module in heads_of(model):
+            _initialise_pooling(module, pooler)
+    return model
+
+
+def _load_encoder(
+    encoder: str, config: PretrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, nn.Linear | None]:
+    """Return an encoder, and the linear layer of its pooler if it has one."""
+    pretrained = AutoModel.from_pretrained(
+        encoder, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
+    if trust_remote_code:
+        _register(type(config), type(pretrained))
+    return pretrained, _dense_of(getattr(pretrained, "pooler", None))
+
+
+def _shared_settings(config: PretrainedConfig, separators: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of a configuration that do not depend on the head."""
+    return {
+        "encoder": {name: value for name, value in config.to_dict().items() if name != "_name_or_path"},
+        "separator": separators[0] if separators else None,
+        "separators": max(1, len(separators)),
+        "pad_token_id": config.pad_token_id,
+    }
+
+
+def _initialise_pooling(head: HeadModule, pooler: nn.Linear | None) -> None:
+    """Start a head's pooler from that of the encoder."""
+    pooling = head.pooling
+    if isinstance(pooling, Pooler) and pooler is not None and pooler.weight.shape == pooling.dense.weight.shape:
+        pooling.dense.load_state_dict(pooler.state_dict())
 
 
 def has_unknown_encoder(folder: Path) -> bool:
@@ -197,7 +271,8 @@ def has_unknown_encoder(folder: Path) -> bool:
     config = read_json(folder / "config.json")
     ensemble = config.get("model_type") == HeadhuntEnsembleConfig.model_type
     configs = [entry["config"] for entry in config["members"]] if ensemble else [config]
-    encoders = [each["encoder"] for each in configs if each.get("model_type") == HeadhuntConfig.model_type]
+    own = (HeadhuntConfig.model_type, HeadhuntMultiTaskConfig.model_type)
+    encoders = [each["encoder"] for each in configs if each.get("model_type") in own]
     return any(encoder["model_type"] not in CONFIG_MAPPING for encoder in encoders)
 
 
@@ -232,14 +307,20 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
     """Return the encoder's layers, lowest first. ALBERT's shared layer counts as one."""
     encoder = model.base_model
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
-    depth = encoder.config.num_hidden_layers
-    return list(next((layers for layers in lists if len(layers) == depth), lists[0] if lists else []))
+    return list(find_layers(encoder) or (lists[0] if lists else []))
 
 
 def embeddings_of(model: PreTrainedModel) -> list[nn.Module]:
     """Return the modules between token ids and the input of the first layer."""
     encoder = model.base_model
     return [module for name, module in encoder.named_children() if "embed" in name]
+
+
+def heads_of(model: PreTrainedModel) -> list[HeadModule]:
+    """Return Headhunt's heads of a model: one, one for each task, or none if it has the encoder's own."""
+    if isinstance(model, HeadhuntMultiTaskForSequenceClassification):
+        return [module for module in model.heads if isinstance(module, HeadModule)]
+    return [model.head] if isinstance(model, HeadhuntForSequenceClassification) else []
 
 
 def output_of(model: PreTrainedModel) -> nn.Linear:

@@ -99,22 +99,26 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
 
     def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
-        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        lengths = mask.sum(1, keepdim=True)
-        end = (ids == self.config.separator).int().argmax(1, keepdim=True)  # the first text's closing separator
-        # The second text: the opening token again, then everything after the separators.
-        source = torch.where(positions == 0, 0, positions + end + self.config.separators - 1)
-        second = ids.gather(1, source.clamp(max=ids.shape[1] - 1))
-        masks = torch.cat([positions <= end, source < lengths])
-        joined = torch.cat([ids, second])
-        # Masked positions may contain tokens of the other text: replace them by padding.
-        pad = self.config.pad_token_id or 0
-        joined = joined.masked_fill(~masks, pad)
-        joined, masks = trim(joined, masks)
-        return joined, masks.to(mask.dtype)
+        return split_pairs(ids, mask, self.config)
 
 
 HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+def split_pairs(ids: Tensor, mask: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+    """Return each text of joined pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    lengths = mask.sum(1, keepdim=True)
+    end = (ids == config.separator).int().argmax(1, keepdim=True)  # the first text's closing separator
+    # The second text: the opening token again, then everything after the separators.
+    source = torch.where(positions == 0, 0, positions + end + config.separators - 1)
+    second = ids.gather(1, source.clamp(max=ids.shape[1] - 1))
+    masks = torch.cat([positions <= end, source < lengths])
+    joined = torch.cat([ids, second])
+    # Masked positions may contain tokens of the other text: replace them by padding.
+    joined = joined.masked_fill(~masks, config.pad_token_id or 0)
+    joined, masks = trim(joined, masks)
+    return joined, masks.to(mask.dtype)
 
 
 def trim(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

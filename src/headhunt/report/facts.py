@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headhunt.evaluation import expected_calibration_error
+from headhunt.evaluation import Score, expected_calibration_error, find_metric
 from headhunt.report.figures import (
     finalists_figure,
     leaf_name,
@@ -132,17 +132,37 @@ def _scores(run: RunData) -> dict[str, Any] | None:
     if run.plain_won and WINNER in scores:
         names[WINNER] = "plain head (#0)"
         scores.pop(PLAIN, None)
-    known = {role: scores[role] for role in names if role in scores}
-    metrics = sorted(next(iter(known.values()), {}), key=lambda name: name != run.settings.metric)
-    rows = {
-        metric: [
+    rows = _scores_by_metric({role: scores[role] for role in names if role in scores}, names, run.settings.metric)
+    tasks = [
+        {
+            "name": task.name,
+            "metric": task.metric,
+            "rows": task.rows,
+            "gain": None if task.gain is None else {"value": task.gain, "low": task.low, "high": task.high},
+            "metrics": _scores_by_metric(
+                {role: task.scores[role] for role in names if role in scores and role in task.scores},
+                names,
+                task.metric,
+            ),
+        }
+        for task in evaluation.tasks
+    ]
+    return {"on": on, "rows": evaluation.rows, "metrics": rows, "tasks": tasks}
+
+
+def _scores_by_metric(
+    scores: Mapping[str, Mapping[str, Score]], names: Mapping[str, str], first: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the score of every model by the title of a metric, the first metric first."""
+    metrics = sorted(next(iter(scores.values()), {}), key=lambda name: name != first)
+    return {
+        find_metric(metric).name: [
             {"role": role, "name": names[role], **asdict(values[metric])}
-            for role, values in known.items()
+            for role, values in scores.items()
             if metric in values
         ]
         for metric in metrics
     }
-    return {"on": on, "rows": evaluation.rows, "metrics": rows}
 
 
 def _candidate(run: RunData, trial: Trial | None) -> dict[str, Any] | None:
@@ -155,7 +175,9 @@ def _candidate(run: RunData, trial: Trial | None) -> dict[str, Any] | None:
         "score": score,
         "description": describe(trial.spec),
         "spec": trial.spec_data,
-        "stages": stages(trial.spec, run.layers, run.task.pair, run.task.problem_type, len(run.task.labels)),
+        "stages": stages(
+            trial.spec, run.layers, run.task.pair, run.task.problem_type, len(run.task.tasks or run.task.labels)
+        ),
         "recipe": recipe_words(trial.spec),
     }
 
@@ -222,7 +244,12 @@ def _data(run: RunData) -> dict[str, Any]:
         "problem_type": task.problem_type,
         "labels": task.labels,
         "rows": task.rows,
-        "columns": asdict(task.columns),
+        "columns": {} if task.tasks else asdict(task.columns),
+        "tasks": [
+            {"name": each.name, "problem_type": each.problem_type, "labels": each.labels, "pair": each.pair}
+            | {"rows": each.rows, "columns": asdict(each.columns)}
+            for each in task.tasks
+        ],
         "notes": task.notes,
         "warnings": task.warnings,
         "fingerprint": task.fingerprint,
@@ -269,6 +296,9 @@ def _load(run: RunData) -> dict[str, Any] | None:
         return None
     folder = run.model.as_posix()
     texts = '"one text", "another"' if run.task.pair else '"a text"'
+    if run.task.tasks:
+        first = run.task.tasks[0]
+        texts = ('"one text", "another"' if first.pair else '"a text"') + f', task="{first.name}"'
     lines = [
         "import headhunt",
         f"model = headhunt.load({json.dumps(folder, ensure_ascii=False)})",

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headhunt import storage
-from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, expected_calibration_error
+from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, expected_calibration_error, find_metric
 from headhunt.modeling.architecture import from_dict
+from headhunt.report import task_card
 from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
 from headhunt.run.directory import MODEL_INFO
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
@@ -30,6 +31,7 @@ TAGS = {
     "single_label_classification": [],
     "multi_label_classification": ["multi-label-classification"],
     "regression": ["regression"],
+    "multi_task": ["multi-task"],
 }
 DELIVERED = {
     "winner": "This model is the winner of that search.",
@@ -53,7 +55,8 @@ def write(
         command: Command that produced the model.
     """
     facts = storage.read_json(folder / MODEL_INFO)
-    facts["thresholds"] = storage.read_json(folder / "config.json").get("thresholds")
+    config = storage.read_json(folder / "config.json")
+    facts |= {"thresholds": config.get("thresholds"), "tasks": config.get("tasks")}
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     # An atomic write makes a new file: models in a run may share their files by hard links.
     storage.write_text(
@@ -74,7 +77,7 @@ def render(
     """Return the card as text.
 
     Args:
-        facts: The contents of `headhunt.json`, and `thresholds` of several labels.
+        facts: The contents of `headhunt.json`, `thresholds` of several labels and `tasks` if there are several.
         folder: Name of the folder, for the examples.
         task: Description of the data; if None, the one in the facts.
         result: Result of the search.
@@ -112,10 +115,13 @@ class _Data:
     rows: Mapping[str, int] = field(default_factory=dict)
     columns: Mapping[str, str | None] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    """A line about each of several tasks."""
 
     @classmethod
     def from_task(cls, task: TaskInfo) -> _Data:
-        return cls(task.name, task.rows, asdict(task.columns), task.warnings)
+        columns = {} if task.tasks else asdict(task.columns)
+        return cls(task.name, task.rows, columns, task.warnings, task_card.data_items(task))
 
     @classmethod
     def from_facts(cls, facts: Facts) -> _Data:
@@ -133,6 +139,7 @@ class _Card:
         self.size, self.command = size, command
         self.problem_type, self.pair = str(facts["problem_type"]), bool(facts["pair"])
         self.labels = [str(label) for label in facts["labels"]]
+        self.tasks = list(facts.get("tasks") or ()) if self.problem_type == "multi_task" else []
         self.name = str(data.name or folder)
         self.recipe = from_dict(Recipe, facts["recipe"])
         self.spec = Spec.from_dict(facts["spec"]) if facts.get("spec") else None
@@ -209,11 +216,14 @@ class _Card:
         """Return inputs, outputs and origin of the model, and the verdict of the search."""
         inputs = "a pair of texts" if self.pair else "a text"
         output = {
+            "multi_task": "outputs",
             "single_label_classification": f"one of {len(self.labels)} classes",
             "multi_label_classification": f"any of {len(self.labels)} labels, each with a probability",
             "regression": "a number",
         }[self.problem_type]
         lines = [f"Predicts {output} for {inputs}" + (f": {self._label_list()}." if self.labels else ".")]
+        if self.tasks:
+            lines = [f"One model for {len(self.tasks)} tasks.", task_card.list_tasks(self.tasks)]
         if self.encoders:
             lines[0] += f" Made from {' and '.join(map(_encoder_link, self.encoders))} with Headhunt."
         if self.members:
@@ -230,6 +240,8 @@ class _Card:
 
     def usage(self) -> list[str]:
         """Return three lines of code without Headhunt and three with it."""
+        if self.tasks:
+            return task_card.usage(self.folder, self.tasks)
         native = self.spec is not None and self.spec.head.plain
         where = json.dumps(self.folder, ensure_ascii=False)
         trust = "" if native else ", trust_remote_code=True"
@@ -257,6 +269,8 @@ class _Card:
     def evaluation(self) -> list[str]:
         """Return every metric with its interval, beside the other tested models, and the scores of each class."""
         known = self._known_scores()
+        if self.result and self.result.test and self.result.test.tasks:
+            return task_card.scores(self.result.test, self.role)
         if not known:
             return ["Not tested: there were no test rows, or no time."]
         rows = f"{self.test_rows:,} test rows" if self.test_rows else "The test rows"
@@ -303,6 +317,7 @@ class _Card:
         columns = [f"{role.replace('_b', ', second')} {code(name)}" for role, name in self.data.columns.items() if name]
         if columns:
             items.append("Columns: " + "; ".join(columns))
+        items += self.data.tasks
         items += [f"Warning: {escape_text(warning)}" for warning in self.data.warnings]
         return [bullet_list(items)]
 
@@ -314,7 +329,8 @@ class _Card:
             items = [f"{count} × {escape_text(words)}" for words, count in counts.items()]
             return [bullet_list(items), *size] if items else []
         items = []
-        for stage in stages(self.spec, None, self.pair, self.problem_type, len(self.labels)):
+        outputs = len(self.tasks or self.labels)
+        for stage in stages(self.spec, None, self.pair, self.problem_type, outputs):
             if stage["stage"] == "encoder":
                 title = f"encoder, {_encoder_link(self.spec.encoder)}"
             elif "titles" in stage:
@@ -330,9 +346,8 @@ class _Card:
         parts = []
         if self.result is not None and self.result.trials:
             trials = self.result.trials
-            chosen = (
-                f"Chosen among {trials:,} candidate{'s' if trials != 1 else ''} by {METRICS[self.result.metric].title}"
-            )
+            metric = find_metric(self.result.metric).title
+            chosen = f"Chosen among {trials:,} candidate{'s' if trials != 1 else ''} by {metric}"
             parts.append(f"{chosen} ({escape_text(self.result.evaluated_on)}), in {self.result.seconds:,.0f} s.")
         recipe = {"epochs": f"{self.recipe.epochs:g}", "batch size": str(self.recipe.batch_size)}
         items: dict[str, Any] = recipe_words(self.spec) if self.spec else {} if self.members else recipe
@@ -395,7 +410,7 @@ class _Card:
 
     def _fit_command(self) -> str | None:
         """Return the command that trains this candidate again."""
-        if self.spec is None or self.result:
+        if self.spec is None or self.result or self.tasks or "from_tasks" in self.facts:
             return None
         standard = plain(self.spec.encoder, self.data.rows.get("train", 0))
         standard = replace(standard, recipe=replace(standard.recipe, max_length=self.recipe.max_length))

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headhunt.evaluation import METRICS
+from headhunt.evaluation import METRICS, find_metric
 from headhunt.report import charts, terminal
 from headhunt.report.facts import collect_facts
 from headhunt.report.figures import progress_figure
@@ -57,6 +57,10 @@ class Model(Protocol):
     @property
     def pair(self) -> bool:
         """True if each row has two texts."""
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """The names of several tasks; empty for one."""
 
     @property
     def spec(self) -> Spec | None:
@@ -110,12 +114,15 @@ def model_summary(model: Model) -> str:
     }.get(model.problem_type, "a number")
     weights = f"{compact(parameters)} parameters · {compact(size / 1e6)} MB · {model.device}"
     statement = f"{'Two texts' if model.pair else 'One text'} in, {output} out."
+    if model.tasks:
+        statement = f"One of {len(model.tasks)} tasks: {', '.join(model.tasks)}."
     if members := model.facts.get("members"):
         statement += f" The mean of {len(members)} models."
     parts = [_top("model", weights), f'<p class="statement">{statement}</p>']
     if model.spec is not None:
         layers = getattr(model.model.config, "num_hidden_layers", None)
-        parts.append(_architecture(model.spec, layers, model.pair, model.problem_type, count))
+        outputs = len(model.tasks) or count
+        parts.append(_architecture(model.spec, layers, model.pair, model.problem_type, outputs))
     if model.labels:
         rest = f' <span class="quiet">and {count - MAX_LABELS} more</span>' if count > MAX_LABELS else ""
         names = "".join(f"<i>{escape(label)}</i>" for label in model.labels[:MAX_LABELS])
@@ -125,6 +132,8 @@ def model_summary(model: Model) -> str:
         known = [f"{METRICS[name].title} {number(score['value'])}" for name, score in scores.items() if name in METRICS]
         parts.append(f'<p class="labels quiet">on test rows: {escape(" · ".join(known[:3]))}</p>')
     arguments = '"one text", "another"' if model.pair else '"a text"'
+    if model.tasks:
+        arguments = f'"a text", task="{model.tasks[0]}"'
     fields = {
         "single_label_classification": "label, .probability",
         "multi_label_classification": "label, .probabilities",
@@ -141,7 +150,7 @@ class LiveView:
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = METRICS[metric].score_name
+        self.metric = find_metric(metric).score_name
         self._drawn_at = 0.0
         self._stage = ""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from headhunt.evaluation import METRICS
+from headhunt.evaluation import find_metric
 from headhunt.report.validation_diagnostics import evaluate_validation
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import read_state
@@ -55,7 +56,7 @@ class RunData:
     @property
     def metric(self) -> str:
         """The name of the score that was maximized; an error is negated."""
-        return METRICS[self.settings.metric].score_name
+        return find_metric(self.settings.metric).score_name
 
     @property
     def model(self) -> Path | None:
@@ -98,7 +99,10 @@ class RunData:
     def leaves(self) -> dict[str, Leaf]:
         """The searched leaves of the space, by path."""
         space = Space.from_dict(self.settings.space)
-        return Candidates(space, encoder=self.settings.encoder, pair=self.task.pair).leaves
+        known: dict[str, Any] = {"pair": self.task.pair}
+        if self.task.tasks:  # their choices have no effect on one task
+            known["problem_type"] = self.task.problem_type
+        return Candidates(space, encoder=self.settings.encoder, **known).leaves
 
     @cached_property
     def evaluation(self) -> tuple[TestResult | None, str]:
@@ -111,7 +115,7 @@ class RunData:
             for role, trial in trials.items()
             if trial is not None and trial.best
         }
-        return evaluate_validation(self.directory.task, predictions), VALIDATION_ROWS
+        return evaluate_validation(self.directory.task, predictions, self.settings.metric), VALIDATION_ROWS
 
     @cached_property
     def layers(self) -> int | None:

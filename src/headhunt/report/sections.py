@@ -32,6 +32,7 @@ PROBLEM_TYPES = {
     "single_label_classification": "one of several classes",
     "multi_label_classification": "several labels",
     "regression": "a number",
+    "multi_task": "the outputs of several tasks",
 }
 
 
@@ -47,6 +48,8 @@ def _scores(found: Facts) -> str:
     intro = f"<p>{text} A dot is a score, the line its 95&nbsp;% interval.</p>"
     drawn = _with_numbers(scores["metrics"][main], "value", "low", "high")
     chart = both_widths(lambda width: charts.whiskers(drawn, main, width)) if drawn else ""
+    if scores.get("tasks"):
+        return intro + chart + "".join(map(_task_panel, scores["tasks"]))
     if not others:
         return intro + chart
     heads = ["", *(item["name"] for item in scores["metrics"][main])]
@@ -55,6 +58,19 @@ def _scores(found: Facts) -> str:
         for metric, items in scores["metrics"].items()
     ]
     return f"{intro}{chart}<details><summary>All metrics</summary>{table(heads, body)}</details>"
+
+
+def _task_panel(task: Facts) -> str:
+    """Return the scores of one of several tasks."""
+    drawn = _with_numbers(task["metrics"][task["metric"]], "value", "low", "high")
+    chart = both_widths(lambda width: charts.whiskers(drawn, task["metric"], width)) if drawn else ""
+    gain, text = task["gain"], f"{task['rows']:,} rows."
+    if gain is not None and None not in gain.values():
+        text += (
+            f" Gain of the winner over the plain head: {gain['value']:+.4f} "
+            f"(95&nbsp;% interval {gain['low']:+.4f} to {gain['high']:+.4f})."
+        )
+    return f"<h3>{escape(task['name'])}: {escape(task['metric'])}</h3><p>{text}</p>{chart}"
 
 
 def _with_numbers(rows: Sequence[Facts], *names: str) -> list[Facts]:
@@ -277,9 +293,13 @@ def _data(found: Facts) -> str:
         "predicted": PROBLEM_TYPES.get(data["problem_type"], data["problem_type"])
         + (f": {len(data['labels'])}" if data["labels"] else ""),
         "rows": ", ".join(f"{count:,} {name}" for name, count in data["rows"].items()),
-        "columns": columns,
+        **({"columns": columns} if columns else {}),
         "fingerprint": data["fingerprint"],
     }
+    for task in data.get("tasks", ()):
+        kind = PROBLEM_TYPES[task["problem_type"]] + (f": {len(task['labels'])}" if task["labels"] else "")
+        rows = ", ".join(f"{count:,} {name}" for name, count in task["rows"].items())
+        terms[f"task {task['name']}"] = f"{kind}; {'pairs' if task['pair'] else 'texts'}; {rows}"
     search = found["run"]
     if search.get("plan"):
         terms["plan"] = search["plan"]

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from headhunt.evaluation import METRICS
+from headhunt.evaluation import find_metric
 from headhunt.run.clock import steady_time
 from headhunt.spec import describe
 
@@ -121,7 +121,7 @@ class SearchView:
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = METRICS[metric].score_name
+        self.metric = find_metric(metric).score_name
         self._console = Console(stderr=True)
         self._live: Live | None = None
         self._current: tuple[State, float | None, str] | None = None

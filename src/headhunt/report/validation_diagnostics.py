@@ -11,19 +11,29 @@ from pathlib import Path
 import numpy as np
 
 from headhunt.data import Task
-from headhunt.evaluation import DEFAULT_METRIC, decision_scores, evaluate, find_mistakes, reliability_bins
+from headhunt.evaluation import (
+    DEFAULT_METRIC,
+    decision_scores,
+    evaluate,
+    evaluate_tasks,
+    find_mistakes,
+    reliability_bins,
+)
 from headhunt.run.directory import read_predictions
-from headhunt.run.results import PLAIN, WINNER, TestResult
+from headhunt.run.results import PLAIN, WINNER, TaskResult, TestResult
 from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
 
 
-def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path]) -> TestResult | None:
+def evaluate_validation(
+    task_folder: Path, predictions: Mapping[str, Path], metric: str | None = None
+) -> TestResult | None:
     """Return the evaluation on validation rows; None if the winner's predictions are missing or do not fit the data.
 
     Args:
         task_folder: The data of the run.
         predictions: Files with the predictions of `winner` and, if there are any, of `plain`.
+        metric: The metric of the search; it is needed for several tasks only.
     """
     known = {role: read for role, path in predictions.items() if (read := _read(path)) is not None}
     if WINNER not in known:
@@ -37,6 +47,8 @@ def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path]) -> T
     targets = targets[rows]
     # Only predictions of the same rows can be compared.
     outputs = {role: outputs for role, (other_rows, outputs) in known.items() if np.array_equal(other_rows, rows)}
+    if task.tasks:
+        return _evaluate_tasks(task, outputs, targets, metric or "")
     metric = DEFAULT_METRIC[task.problem_type]
     decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
     evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in decisions.items()}
@@ -56,6 +68,22 @@ def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path]) -> T
             outputs.get(PLAIN),
         ),
     )
+
+
+def _evaluate_tasks(task: Task, outputs: Mapping[str, np.ndarray], targets: np.ndarray, metric: str) -> TestResult:
+    labels = [each.labels for each in task.tasks]
+    scored = {role: evaluate_tasks(metric, given, targets, labels) for role, given in outputs.items()}
+    results = tuple(
+        TaskResult(
+            each.name,
+            name,
+            scored[WINNER][1][number].rows,
+            {role: tasks[number].scores for role, (_, tasks) in scored.items()},
+            confusion={role: tasks[number].confusion for role, (_, tasks) in scored.items()},
+        )
+        for number, (each, name) in enumerate(zip(task.tasks, metric.split(","), strict=True))
+    )
+    return TestResult(len(targets), {role: mean.scores for role, (mean, _) in scored.items()}, tasks=results)
 
 
 def _texts(task: Task, row: int) -> tuple[str, str | None]:

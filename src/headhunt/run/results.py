@@ -69,6 +69,22 @@ class RungSummary:
 
 
 @dataclass(frozen=True)
+class TaskResult:
+    """Scores on the test rows of one of several tasks."""
+
+    name: str
+    metric: str
+    rows: int
+    scores: dict[str, dict[str, Score]]
+    """By model, then by metric."""
+    gain: float | None = None
+    """Mean difference of the metric between the training runs of the winner and of the plain head."""
+    low: float | None = None
+    high: float | None = None
+    confusion: dict[str, list[list[int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TestResult:
     """Scores on the test rows, by model: `winner`, `plain`, `ensemble`, `solved`, `tfidf`."""
 
@@ -83,6 +99,8 @@ class TestResult:
     temperature: float | None = None
     """The temperature that calibrates the winner, fitted on validation rows."""
     mistakes: tuple[Mistake, ...] = ()
+    tasks: tuple[TaskResult, ...] = ()
+    """Of each of several tasks; `scores` are then the means."""
 
 
 @dataclass(frozen=True)

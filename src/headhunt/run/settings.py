@@ -57,21 +57,23 @@ class SearchSettings:
             task: Description of the data.
             space: Name of the space, or of a file that holds it.
         """
+        single = not task.tasks
         options: dict[str, Any] = {
-            "--test": "TEST" if task.test_given else None,
+            "--tasks": None if single else "TASKS",
+            "--test": "TEST" if task.test_given and single else None,
             "--limit": task.limit,
             "--encoder": ",".join(self.encoders) or self.encoder,
             "--max-length": self.max_length,
             "--time": "none" if self.time is None else f"{self.time:g}s",
             "--trials": self.trials,
             "--target": self.target,
-            "--text": task.columns.text,
-            "--text-b": task.columns.text_b,
-            "--label": task.columns.label,
-            "--problem-type": task.problem_type,
+            "--text": task.columns.text if single else None,
+            "--text-b": task.columns.text_b if single else None,
+            "--label": task.columns.label if single else None,
+            "--problem-type": task.problem_type if single else None,
             "--space": space,
             "--strategy": self.strategy,
-            "--metric": self.metric,
+            "--metric": self.metric if single else None,
             "--workers": self.workers,
             "--seed": self.seed,
             "--device": self.device,
@@ -82,4 +84,8 @@ class SearchSettings:
             "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-        return ["headhunt search DATA", *words, *(["--calibrate"] if self.calibrate else [])]
+        return [
+            "headhunt search DATA" if single else "headhunt search",
+            *words,
+            *(["--calibrate"] if self.calibrate else []),
+        ]

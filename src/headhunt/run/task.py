@@ -13,9 +13,10 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data import Columns, ProblemType, Split, Task
+from headhunt.data import Columns, ProblemType, Split, SubTask, Task
 from headhunt.data.decoding import TooLargeError
 from headhunt.data.sources import Rows
+from headhunt.data.splitting import TASK_TARGETS
 from headhunt.data.tables import map_arrow
 from headhunt.errors import DataError
 from headhunt.run import schema
@@ -44,6 +45,8 @@ class TaskInfo:
     """The `limit` the data was loaded with."""
     test_given: bool = False
     """Whether the user gave test rows in a separate file."""
+    tasks: tuple[SubTask, ...] = ()
+    """The tasks that are joined into one; empty for a single task."""
 
     @property
     def pair(self) -> bool:
@@ -74,6 +77,7 @@ class TaskInfo:
             warnings=tuple(task.warnings),
             limit=task.limit,
             test_given=task.test_given,
+            tasks=task.tasks,
         )
 
 
@@ -124,17 +128,33 @@ def open_task(folder: Path, splits: Sequence[str] = ("train", "validation")) -> 
             table = map_arrow(folder / f"{name}.arrow")
             table.validate(full=True)  # texts are UTF-8, too: they were when they were saved
             rows = Rows(name, table)
+            if info.tasks and (columns[0].dtype != TASK_TARGETS or not _are_tasks(columns[0], len(info.tasks))):
+                raise ValueError("the rows do not belong to the tasks")
         except (OSError, KeyError, ValueError, EOFError, BadZipFile, TooLargeError) as error:
             raise DataError(f"{folder} must hold the {name} rows of a run; they cannot be read ({error}).") from None
         opened[name] = Split(rows, info.columns, *columns)
-    return Task(info.name, info.problem_type, info.labels, info.columns, opened, list(info.notes), list(info.warnings))
+    described = (info.name, info.problem_type, info.labels, info.columns)
+    return Task(*described, opened, list(info.notes), list(info.warnings), tasks=info.tasks)
 
 
-def tested_rows(rows: int, count: int | None) -> np.ndarray | None:
+def _are_tasks(targets: np.ndarray, count: int) -> bool:
+    return bool(((targets["task"] >= 0) & (targets["task"] < count)).all())
+
+
+def tested_rows(test: Split, count: int | None) -> np.ndarray | None:
     """Return the test rows that are predicted at the end of a search; None for all of them.
 
     Args:
-        rows: Number of test rows.
+        test: The test rows. As many of each of several tasks are returned, as far as they have so many.
         count: Number of rows to predict; None for all.
     """
-    return None if count is None or count >= rows else np.sort(np.random.default_rng(0).permutation(rows)[:count])
+    if count is None or count >= len(test):
+        return None
+    order = np.random.default_rng(0).permutation(len(test))
+    if test.tasks is not None:
+        turn = np.zeros(len(test), np.int64)
+        for number in np.unique(test.tasks):
+            rows = test.tasks[order] == number
+            turn[rows] = np.arange(rows.sum())
+        order = order[np.argsort(turn, kind="stable")]
+    return np.sort(order[:count])

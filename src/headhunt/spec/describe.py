@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.spec.spec import FREEZES, Spec
+from headhunt.spec.spec import FREEZES, TASK_SAMPLINGS, Spec
 
 
 def describe(spec: Spec) -> str:
@@ -26,6 +26,11 @@ def describe(spec: Spec) -> str:
             words.append(f"{name} with {_count(part.layers, 'layer')}")
     frozen = {"none": "nothing frozen", "embeddings": "embeddings frozen", "all": "encoder frozen"}
     words.append(frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"))
+    if recipe.task_layers:
+        copied = {"all": "all layers", "1": "the last layer"}.get(
+            str(recipe.task_layers), f"the last {recipe.task_layers} layers"
+        )
+        words.append(f"{copied} copied per task")
     words.append(f"learning rate {recipe.learning_rate:.1g}")
     if recipe.smart:
         words.append("SMART")
@@ -49,8 +54,8 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
         spec: The candidate.
         layers: Number of layers of the encoder; None if unknown.
         pair: True if each row has two texts.
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        labels: Number of labels.
+        problem_type: "single_label_classification", "multi_label_classification", "regression" or "multi_task".
+        labels: Number of labels, or of tasks.
     """
     head, recipe = spec.head, spec.recipe
     twice = head.siamese is not None
@@ -104,6 +109,7 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     output = {
         "single_label_classification": f"one of {labels} classes",
         "multi_label_classification": f"any of {labels} labels",
+        "multi_task": f"one of {labels} tasks, each with a head of its own",
     }.get(problem_type, "a number")
     drawn.append({"stage": "output", "title": output, "detail": trained_by})
     return drawn
@@ -150,6 +156,10 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         words["first weights"] = "solved by ridge regression"
     if recipe["standardize"]:
         words["features"] = "standardised over the training rows"
+    if recipe["task_layers"]:
+        words["layers of each task"] = str(recipe["task_layers"])
+    if recipe["task_sampling"] != "proportional":
+        words["batches"] = TASK_SAMPLINGS[recipe["task_sampling"]]
     if recipe["swap_pairs"]:
         words["pairs"] = "swapped at random during training"
     return words

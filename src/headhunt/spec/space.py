@@ -17,13 +17,14 @@ from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, Spec, refuse_renamed
+from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, TASK_SAMPLINGS, Spec, refuse_renamed
 from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
 OFF = "off"  # None in a file: TOML has no null
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
 CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
+TASK_LEAVES = ("recipe.task_layers", "recipe.task_sampling")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Space:
     def __post_init__(self) -> None:
         _check(self.tree, Spec, "")
         for index in (0, -1):  # both ends of every leaf must make a valid spec
-            self.sample(partial(_end, index), encoder="any")
+            self.sample(partial(_end, index), encoder="any", problem_type="multi_task")
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
         """Yield every parameter with its path. The switch of an optional part is a `Choice` of false and true."""
@@ -195,7 +196,8 @@ def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str
         pair: True if the task has two texts per row.
         problem_type: Problem type of the task, if known.
     """
-    return (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
+    unused = (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
+    return unused + (() if problem_type == "multi_task" else TASK_LEAVES)
 
 
 def paper(layers: int = 6) -> Space:
@@ -266,6 +268,8 @@ def default(layers: int = 6) -> Space:
                 "swap_pairs": Choice((False, True)),
                 "standardize": Choice((False, True)),
                 "head_init": Choice(tuple(HEAD_INITS)),
+                "task_layers": Choice((0, 1, 2, "all") if layers > 2 else (0, "all") if layers else (0,)),
+                "task_sampling": Choice(tuple(TASK_SAMPLINGS)),
             },
         },
     )
@@ -408,4 +412,5 @@ MEANINGS = {
     "freeze": FREEZES,
     "solver": SOLVERS,
     "head_init": HEAD_INITS,
+    "task_sampling": TASK_SAMPLINGS,
 }

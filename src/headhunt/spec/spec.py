@@ -43,6 +43,11 @@ SOLVERS = {
 }
 MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
+TASK_SAMPLINGS = {
+    "proportional": "batches of one task, in proportion to its rows",
+    "sqrt": "batches of one task, in proportion to the square root of its rows",
+    "sum": "one batch of every task in each step, gradients summed",
+}
 PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
 WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT
 WIDE = 768  # hidden size from which an encoder has that size
@@ -133,6 +138,10 @@ class Recipe:
     """Initial weights of the output layer; see HEAD_INITS. No effect with hidden layers."""
     standardize: bool = False
     """Scale the features that the head classifies by their mean and standard deviation over the training rows."""
+    task_layers: int | Literal["all"] = 0
+    """Several tasks: number of layers nearest the output that every task has a copy of; the others are shared."""
+    task_sampling: str = "proportional"
+    """Several tasks: which tasks the batches of a step are from; see TASK_SAMPLINGS."""
 
     def __post_init__(self) -> None:
         require(0 < self.epochs <= 1000, f"epochs must be above 0, up to 1000; found {self.epochs}.")
@@ -157,6 +166,11 @@ class Recipe:
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
         one_of(self.solver, SOLVERS, "solver")
         one_of(self.head_init, HEAD_INITS, "head_init")
+        if isinstance(self.task_layers, str):
+            one_of(self.task_layers, ("all",), "task_layers (or a number)")
+        else:
+            require(0 <= self.task_layers <= 128, f"task_layers must be 0 to 128; found {self.task_layers}.")
+        one_of(self.task_sampling, TASK_SAMPLINGS, "task_sampling")
 
     @property
     def is_solved(self) -> bool:
@@ -206,7 +220,7 @@ class Spec:
         if recipe.freeze == 0:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
-            recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None)
+            recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None, task_layers=0)
         if recipe.lora is not None and recipe.freeze == "none":
             recipe = replace(recipe, freeze="embeddings")  # LoRA does not train the embeddings
         if recipe.schedule == "slanted":
@@ -215,6 +229,8 @@ class Spec:
             recipe = replace(recipe, swap_pairs=False)
         if problem_type == "regression":
             recipe = replace(recipe, label_smoothing=0.0, class_weights=False)
+        if problem_type not in (None, "multi_task"):
+            recipe = replace(recipe, task_layers=0, task_sampling="proportional")
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.spec import Choice, Float, Int, Leaf, Log, Space, Spec, inactive_leaves, plain, solved
+from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, inactive_leaves, plain, solved
 
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
@@ -170,7 +170,8 @@ class Candidates:
         # The space sets the number of epochs of its candidates.
         epochs = self.spec({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
         base = replace(base, recipe=replace(base.recipe, epochs=epochs))
-        for recipe in _known_recipes(base, self._numeric_freezes(), self.pair):
+        recipes = _known_recipes(base, self._numeric_freezes(), self.pair)
+        for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
             if params is not None and spec.hash not in seen:
@@ -222,6 +223,14 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]
     yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=fewest_frozen)
     for pooling in ("cls", "mean") if not freezes else ():  # for spaces with few recipe choices
         yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
+
+
+def _with_task_layers(recipes: Iterator[Spec]) -> Iterator[Spec]:
+    """Yield the first recipe also with the last two layers copied per task, without and with SMART; then the others."""
+    first = next(recipes)
+    copied = replace(first, recipe=replace(first.recipe, task_layers=2))
+    yield from (first, copied, replace(copied, recipe=replace(copied.recipe, smart=Smart(weight=12.0))))
+    yield from recipes
 
 
 def with_max_length(spec: Spec, max_length: int | None) -> Spec:

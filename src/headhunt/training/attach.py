@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headhunt.modeling.build import embeddings_of, layers_of
-from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.build import embeddings_of, heads_of, layers_of
 from headhunt.spec import Recipe
 from headhunt.training.activations import ActivationCache
 from headhunt.training.device import autocast
@@ -44,8 +43,9 @@ def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Re
     if any(start is None for start in starts):
         return None
     layer = min(start for start in starts if start is not None)
-    if isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers:
-        below = range(max(0, encoder.depth + 1 - model.head.take), layer)
+    taken = layers_taken(model)
+    if taken != 1:
+        below = range(max(0, encoder.depth + 1 - taken), layer)
         if not all(cache.has([*below, layer]) for cache in caches):
             layer = 0
     if not all(cache.has([layer]) for cache in caches):
@@ -69,8 +69,8 @@ class Attached:
     def __init__(self, model: PreTrainedModel, caches: Sequence[ActivationCache], layer: int) -> None:
         self.layer = layer
         self._model, self._replaced = model, list[tuple[nn.Module, str, nn.Module]]()
-        several_layers = isinstance(model, HeadhuntForSequenceClassification) and model.head.several_layers
-        if several_layers:
+        taken = layers_taken(model)
+        if taken != 1:
             _record_hidden_states(model, caches[0])
         lookup = _Lookup(caches, layer)
         embeddings = embeddings_of(model)
@@ -79,13 +79,15 @@ class Attached:
             self._replace(module, _Skipped(module, False))
         for module in layers_of(model)[:layer]:
             self._replace(module, _Skipped(module, caches[0].encoder.returns_tuples))
-        self._hook: Any = None
-        if several_layers:
+        self._hooks: list[Any] = []
+        if taken != 1:
             computed = caches[0].encoder.depth + 1 - layer  # hidden states from the input of the first layer upwards
-            below = range(max(0, computed + layer - model.head.take), layer)
-            self._hook = model.head.register_forward_pre_hook(
-                lambda module, args: ((*map(lookup.states, below), *args[0][-computed:]), *args[1:])
-            )
+            below = range(max(0, computed + layer - taken), layer)
+            for head in heads_of(model):
+                hook = head.register_forward_pre_hook(
+                    lambda module, args: ((*map(lookup.states, below), *args[0][-computed:]), *args[1:])
+                )
+                self._hooks.append(hook)
 
     def _replace(self, old: nn.Module, new: nn.Module) -> None:
         for parent in self._model.modules():
@@ -99,9 +101,14 @@ class Attached:
         """Restore the model's own layers."""
         for parent, name, module in self._replaced:
             setattr(parent, name, module)
-        if self._hook is not None:
-            self._hook.remove()
-        self._replaced = []
+        for hook in self._hooks:
+            hook.remove()
+        self._replaced, self._hooks = [], []
+
+
+def layers_taken(model: PreTrainedModel) -> int:
+    """Return the number of layers that the head of a model reads; the heads of several tasks read the same."""
+    return max((head.take for head in heads_of(model)), default=1)
 
 
 def _record_hidden_states(model: PreTrainedModel, cache: ActivationCache) -> None:

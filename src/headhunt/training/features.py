@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headhunt.modeling.build import output_of
-from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.build import heads_of, output_of
+from headhunt.modeling.heads import HeadModule
 from headhunt.training.activations import StoppedError
 from headhunt.training.device import autocast
-from headhunt.training.tokens import Tokens, by_length
+from headhunt.training.task_tokens import TaskTokens
+from headhunt.training.tokens import Tokens
 
 BATCH_SIZE = 64
 
@@ -30,7 +31,11 @@ class Features:
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokens: Tokens, precision: str = "auto", module: nn.Module | None = None
+        self,
+        model: PreTrainedModel,
+        tokens: Tokens | TaskTokens,
+        precision: str = "auto",
+        module: nn.Module | None = None,
     ) -> None:
         self.model, self.tokens, self.precision = model, tokens, precision
         self.seconds = 0.0
@@ -64,13 +69,13 @@ class Features:
         handle = self._module.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
         try:
             with torch.inference_mode(), autocast(self.model.device, self.precision):
-                for positions in by_length(self.tokens.lengths[rows], BATCH_SIZE):
+                for chosen in self.tokens.batches(rows, BATCH_SIZE):
                     if stop():
                         raise StoppedError
-                    batch = self.tokens.batch(rows[positions])
+                    batch = self.tokens.batch(chosen)
                     self.model(**{name: x.to(self.model.device) for name, x in batch.items()})
                     parts.append(inputs.pop().float().cpu().numpy())
-                    done.append(rows[positions])
+                    done.append(chosen)
         finally:
             handle.remove()
             if parts:
@@ -82,8 +87,42 @@ class Features:
             self.seconds += time.perf_counter() - began
 
 
-def feature_blocks(model: PreTrainedModel) -> tuple[int, ...]:
-    """Return the widths of the blocks of features that the output layer classifies."""
-    if isinstance(model, HeadhuntForSequenceClassification) and not len(model.head.mlp):
-        return tuple(model.head.feature_blocks)
-    return (output_of(model).in_features,)
+class TaskFeatures:
+    """The features of several tasks.
+
+    Args:
+        model: The model; see `Features`.
+        tokens: The rows of all tasks.
+        precision: "auto", "fp32" or "bf16".
+    """
+
+    def __init__(self, model: PreTrainedModel, tokens: TaskTokens, precision: str = "auto") -> None:
+        self.tokens = tokens
+        self.parts = [
+            Features(model, tokens.of_task(number), precision, head.output)
+            for number, head in enumerate(heads_of(model))
+        ]
+
+    @property
+    def seconds(self) -> float:
+        """Time that the passes through the encoder took so far."""
+        return sum(part.seconds for part in self.parts)
+
+    def of_task(self, number: int, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
+        """Return the features of rows, all of one task; see `Features.get`."""
+        return self.parts[number].get(self.tokens.positions[rows], stop)
+
+    def get(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> None:
+        """Compute the features of rows of any task."""
+        for number in range(len(self.parts)):
+            chosen = rows[self.tokens.tasks[rows] == number]
+            if len(chosen):
+                self.of_task(number, chosen, stop)
+
+
+def feature_blocks(model: PreTrainedModel | HeadModule) -> tuple[int, ...]:
+    """Return the widths of the blocks of features that the output layer of a model, or of a head, classifies."""
+    head = model if isinstance(model, HeadModule) else next(iter(heads_of(model)), None)
+    if head is None:
+        return (output_of(model).in_features,)
+    return (head.output.in_features,) if len(head.mlp) else tuple(head.feature_blocks)

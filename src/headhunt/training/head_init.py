@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headhunt.modeling.build import output_of
-from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.build import heads_of, output_of
+from headhunt.modeling.heads import HeadModule
 from headhunt.spec import MANY_CLASSES, Recipe
 from headhunt.training.features import Features, feature_blocks
 from headhunt.training.logistic import fit_logistic
-from headhunt.training.objectives import Objective
+from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.ridge import LinearModel, fit_ridge
+from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
 ROWS = 2000  # training rows that mean, standard deviation and initial weights are computed from
@@ -25,14 +27,15 @@ class Standardizer:
     """A hook that standardises the features a head classifies, until they are folded into the next layer.
 
     Args:
-        model: A model with a head of Headhunt.
+        head: The head.
+        device: Its device.
     """
 
-    def __init__(self, model: HeadhuntForSequenceClassification) -> None:
-        self._head = model.head
-        width = sum(model.head.feature_blocks)
-        self.center = torch.zeros(width, device=model.device)
-        self.spread = torch.ones(width, device=model.device)
+    def __init__(self, head: HeadModule, device: torch.device) -> None:
+        self._head = head
+        width = sum(head.feature_blocks)
+        self.center = torch.zeros(width, device=device)
+        self.spread = torch.ones(width, device=device)
         self._handle = self._head.dropout.register_forward_pre_hook(self._apply)
 
     def _apply(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
@@ -56,22 +59,69 @@ class Standardizer:
         self._handle.remove()
 
 
-def prepare_head(
+def prepare_heads(
     model: PreTrainedModel,
-    tokens: Tokens,
+    tokens: Tokens | TaskTokens,
+    targets: np.ndarray,
+    objective: Objective | TaskObjectives,
+    recipe: Recipe,
+    *,
+    standardizers: Sequence[Standardizer],
+    precision: str = "auto",
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Fit the standardizers and set the initial weights that a recipe asks for, before the first step.
+
+    Args:
+        model: The model.
+        tokens: The training rows.
+        targets: Their targets, as the objective takes them.
+        objective: The training objective.
+        recipe: Training hyperparameters.
+        standardizers: The standardizer of each head's features, if the recipe has them.
+        precision: "auto", "fp32" or "bf16".
+        seed: Random seed of the sample of rows.
+        stop: Called between batches.
+
+    Raises:
+        StoppedError: If `stop` returns True.
+    """
+    heads = heads_of(model)
+    shared: dict[str, Any] = {"precision": precision, "seed": seed, "stop": stop}
+    if isinstance(tokens, Tokens):
+        assert isinstance(objective, Objective)
+        only = heads[0] if heads else None
+        standardizer = standardizers[0] if standardizers else None
+        _prepare_head(model, only, tokens, targets, objective, recipe, standardizer=standardizer, **shared)
+        return
+    for number, head in enumerate(heads):
+        rows = np.flatnonzero(tokens.tasks == number)
+        part, values = objective.of_task(tokens.tasks[rows]), targets[rows]
+        if part.problem_type != "regression":
+            values = values.astype(np.int64)
+        standardizer = standardizers[number] if standardizers else None
+        _prepare_head(model, head, tokens.take(rows), values, part, recipe, standardizer=standardizer, **shared)
+
+
+def _prepare_head(
+    model: PreTrainedModel,
+    head: HeadModule | None,
+    tokens: Tokens | TaskTokens,
     targets: np.ndarray,
     objective: Objective,
     recipe: Recipe,
     *,
     standardizer: Standardizer | None,
-    precision: str = "auto",
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
+    precision: str,
+    seed: int,
+    stop: Callable[[], bool],
 ) -> None:
-    """Fit the standardizer and set the initial weights that a recipe asks for, before the first step.
+    """Prepare one head, or the encoder's own if it is None, with rows of its task.
 
     Args:
         model: The model.
+        head: The head.
         tokens: The training rows.
         targets: Their targets, as the objective takes them.
         objective: The training objective.
@@ -84,7 +134,6 @@ def prepare_head(
     Raises:
         StoppedError: If `stop` returns True.
     """
-    head = model.head if isinstance(model, HeadhuntForSequenceClassification) else None
     solved = recipe.head_init == "solved" and not (head and len(head.mlp))
     if standardizer is None and not solved:
         return
@@ -94,8 +143,9 @@ def prepare_head(
     if standardizer is not None:
         standardizer.fit(features)
     if solved:
-        output = output_of(model)
-        solution = _solve(model, features, targets[rows], objective.problem_type, output.out_features, seed)
+        output = head.output if head else output_of(model)
+        blocks = feature_blocks(head or model)
+        solution = _solve(features, blocks, targets[rows], objective.problem_type, output.out_features, seed)
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():
@@ -107,10 +157,10 @@ def prepare_head(
 
 
 def _solve(
-    model: PreTrainedModel, features: np.ndarray, targets: np.ndarray, problem_type: str, outputs: int, seed: int
+    features: np.ndarray, blocks: Sequence[int], targets: np.ndarray, problem_type: str, outputs: int, seed: int
 ) -> LinearModel:
     """Solve for the output layer in the way of a solved head with as many classes."""
-    blocks, threads = feature_blocks(model), torch.get_num_threads()
+    threads = torch.get_num_threads()
     if problem_type == "single_label_classification" and outputs > MANY_CLASSES:
         return fit_logistic(features, blocks, targets, outputs, seed=seed, threads=threads)
     return fit_ridge(features, blocks, targets, problem_type, outputs, seed=seed, threads=threads)

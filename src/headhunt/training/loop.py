@@ -23,16 +23,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headhunt.errors import ModelError
-from headhunt.modeling.build import embeddings_of
-from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.build import embeddings_of, heads_of
 from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.dropout import quick_dropout
-from headhunt.training.head_init import Standardizer, prepare_head
-from headhunt.training.objectives import Objective, Perturbation, smart
+from headhunt.training.head_init import Standardizer, prepare_heads
+from headhunt.training.objectives import Objective, Perturbation, TaskObjectives, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule
-from headhunt.training.tokens import Tokens, shuffled_by_length
+from headhunt.training.task_tokens import TaskTokens
+from headhunt.training.tokens import Tokens
 
 SCHEMA = 1
 CHECKPOINT = "training.safetensors"
@@ -76,9 +76,9 @@ class Training:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokens: Tokens,
+        tokens: Tokens | TaskTokens,
         targets: np.ndarray,
-        objective: Objective,
+        objective: Objective | TaskObjectives,
         recipe: Recipe,
         *,
         seed: int = 0,
@@ -96,11 +96,10 @@ class Training:
         self.low_rank = LowRank(model, recipe.lora, lowest) if recipe.lora else None
         self.optimiser = optimiser(model, recipe)
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        self.standardizer = (
-            Standardizer(model) if recipe.standardize and isinstance(model, HeadhuntForSequenceClassification) else None
-        )
+        heads = heads_of(model) if recipe.standardize else []
+        self.standardizers = [Standardizer(head, model.device) for head in heads]
         self.factor = schedule(recipe)
-        self.steps_per_epoch = math.ceil(len(tokens) / recipe.batch_size)
+        self.steps_per_epoch = tokens.steps_per_epoch(recipe.batch_size, recipe.task_sampling)
         self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
         self.step = 0
         self.examples = 0
@@ -124,13 +123,13 @@ class Training:
             stop: Called after every step; true ends the generator without a report.
         """
         if self.step == 0 and not self._prepared:
-            prepare_head(
+            prepare_heads(
                 self.model,
                 self.tokens,
                 self.targets.cpu().numpy(),
                 self.objective,
                 self.recipe,
-                standardizer=self.standardizer,
+                standardizers=self.standardizers,
                 precision=self.precision,
                 seed=self.seed,
                 stop=stop,
@@ -145,10 +144,10 @@ class Training:
         started, losses = time.perf_counter(), []
         try:
             with quick_dropout(self.model, self.device):
-                for rows in self._batches(last):
-                    losses.append(self._step(rows, perturbation))
+                for batches in self._batches(last):
+                    losses.append(self._step(batches, perturbation))
                     self.step += 1
-                    self.examples += len(rows)
+                    self.examples += sum(map(len, batches))
                     if self.step in marks:
                         mean = torch.stack(losses).mean().item()
                         self.seconds += time.perf_counter() - started
@@ -175,30 +174,34 @@ class Training:
         if self.low_rank is not None:
             self.low_rank.merge()
             self.low_rank = None
-        if self.standardizer is not None:
-            self.standardizer.fold()
-            self.standardizer = None
+        for standardizer in self.standardizers:
+            standardizer.fold()
+        self.standardizers = []
         self.objective.fold(self.model)
         return self.model.eval()
 
-    def _batches(self, last: int) -> Iterator[np.ndarray]:
-        lengths = self.tokens.lengths
+    def _batches(self, last: int) -> Iterator[list[np.ndarray]]:
+        """Yield the batches of each step: one, or one of every task."""
+        size, sampling = self.recipe.batch_size, self.recipe.task_sampling
         while self.step < last:
             epoch, done = divmod(self.step, self.steps_per_epoch)
             rng = np.random.default_rng([self.seed, epoch])
-            for index, rows in enumerate(shuffled_by_length(lengths, self.recipe.batch_size, rng)):
+            for index, batches in enumerate(self.tokens.epoch(size, sampling, rng)):
                 if index >= done and self.step < last:
-                    yield rows
+                    yield batches
 
-    def _step(self, rows: np.ndarray, perturbation: Perturbation | None) -> Tensor:
+    def _step(self, batches: list[np.ndarray], perturbation: Perturbation | None) -> Tensor:
         for group in self.optimiser.param_groups:
             group["lr"] = group["rate"] * self.factor(self.step / self.steps)
         total = torch.zeros((), device=self.device)
-        for number, (micro_batch, regularised) in enumerate(self._micro_batches(rows, perturbation is not None)):
-            loss = self._loss(micro_batch, number, perturbation if regularised else None)
-            loss = loss * (len(micro_batch) / len(rows))
-            loss.backward()
-            total += loss.detach()
+        number = 0
+        for rows in batches:
+            for micro_batch, regularised in self._micro_batches(rows, perturbation is not None):
+                loss = self._loss(micro_batch, number, perturbation if regularised else None)
+                loss = loss * (len(micro_batch) / len(rows))
+                loss.backward()
+                total += loss.detach() / len(batches)
+                number += 1
         torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -223,6 +226,7 @@ class Training:
         swap = np.random.default_rng(randomness).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
         batch = {name: x.to(self.device, non_blocking=True) for name, x in self.tokens.batch(rows, swap).items()}
         seed = int(randomness.generate_state(1, np.uint64)[0] >> np.uint64(1))
+        objective = self.objective.of_task(self.tokens.tasks_of(rows))
 
         def logits() -> Tensor:
             torch.manual_seed(seed)  # the same dropout in every pass over this batch
@@ -230,9 +234,9 @@ class Training:
 
         with autocast(self.device, self.precision):
             clean = logits()
-            loss = self.objective.loss(clean, self.targets[rows])
+            loss = objective.loss(clean, self.targets[rows])
             if perturbation is not None and self.recipe.smart is not None:
-                added = smart(logits, clean, perturbation, self.recipe.smart, self.objective.divergence)
+                added = smart(logits, clean, perturbation, self.recipe.smart, objective.divergence)
                 loss = loss + 2 * self.recipe.smart.weight * added  # twice: it also stands for the other half
         return loss
 
@@ -288,12 +292,10 @@ class Training:
         """Return the state of a head that is not learned by gradients."""
         parameters = dict(self.model.named_parameters())
         buffers = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
-        if self.standardizer is not None:
-            buffers |= {
-                "standardizer.center": self.standardizer.center,
-                "standardizer.spread": self.standardizer.spread,
-            }
+        for number, standardizer in enumerate(self.standardizers):
+            name = f"standardizer.{number}." if number else "standardizer."
+            buffers |= {f"{name}center": standardizer.center, f"{name}spread": standardizer.spread}
         return buffers
 
     def _identity(self) -> list[Any]:
-        return [repr(self.recipe), self.seed, len(self.tokens), int(self.tokens.ids.sum(dtype=np.int64))]
+        return [repr(self.recipe), self.seed, len(self.tokens), self.tokens.checksum]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headhunt.modeling.build import output_of
+from headhunt.modeling.build import heads_of, output_of
 from headhunt.spec import Recipe, Smart
 
 
@@ -68,7 +68,7 @@ class Objective:
         if self.problem_type == "multi_label_classification":
             smooth = targets * (1 - self.smoothing) + self.smoothing / 2
             return functional.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights)
-        return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=self.smoothing)
+        return functional.cross_entropy(logits, targets.long(), weight=weights, label_smoothing=self.smoothing)
 
     def divergence(self, perturbed: Tensor, clean: Tensor) -> Tensor:
         """Return the mean divergence of two outputs: symmetric KL for classification, squared error for regression."""
@@ -82,17 +82,75 @@ class Objective:
         p, q = perturbed.log_softmax(-1), clean.log_softmax(-1)
         return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean()
 
-    def rescale(self, outputs: np.ndarray) -> np.ndarray:
+    def of_task(self, tasks: np.ndarray | None) -> Objective:
+        """Return the objective of a batch: there is one task only."""
+        return self
+
+    def rescale(self, outputs: np.ndarray, tasks: np.ndarray | None = None) -> np.ndarray:
         """Return the outputs of a model that is not folded yet in the units of the targets."""
         return outputs * self.scale + self.mean if self.problem_type == "regression" else outputs
 
     def fold(self, model: nn.Module) -> None:
         """Write mean and scale of regression targets into the output layer."""
+        self.fold_into(output_of(model))
+
+    def fold_into(self, output: nn.Linear) -> None:
+        """Write mean and scale of regression targets into an output layer."""
         if self.problem_type == "regression" and (self.mean, self.scale) != (0.0, 1.0):
-            output = output_of(model)
             with torch.no_grad():
                 output.weight.mul_(self.scale)
                 output.bias.mul_(self.scale).add_(self.mean)
+
+
+@dataclass(frozen=True)
+class TaskObjectives:
+    """The objectives of several tasks, with the interface of one. A batch has rows of one task."""
+
+    parts: tuple[Objective, ...]
+
+    @classmethod
+    def of(cls, tasks: Sequence[tuple[str, int]], targets: np.ndarray, recipe: Recipe) -> TaskObjectives:
+        """Return the objectives for the problem types and numbers of outputs of tasks and their training targets."""
+        parts = []
+        for number, (problem_type, outputs) in enumerate(tasks):
+            values = targets["value"][targets["task"] == number]
+            if problem_type != "regression":
+                values = values.astype(np.int64)
+            # A model that is only measured may have no row of a task.
+            parts.append(
+                Objective.of(problem_type, values, outputs, recipe) if len(values) else Objective(problem_type)
+            )
+        return cls(tuple(parts))
+
+    def of_task(self, tasks: np.ndarray | None) -> Objective:
+        """Return the objective of a batch, given the task of each of its rows."""
+        assert tasks is not None
+        return self.parts[int(tasks[0])]
+
+    def targets(self, values: np.ndarray) -> Tensor:
+        """Return targets in the form that the losses require, as numbers."""
+        targets = torch.zeros(len(values))
+        for number, part in enumerate(self.parts):
+            rows = np.flatnonzero(values["task"] == number)
+            found = values["value"][rows]
+            found = found if part.problem_type == "regression" else found.astype(np.int64)
+            targets[torch.from_numpy(rows)] = part.targets(found).float()
+        return targets
+
+    def rescale(self, outputs: np.ndarray, tasks: np.ndarray | None = None) -> np.ndarray:
+        """Return the outputs of a model that is not folded yet in the units of the targets."""
+        assert tasks is not None
+        scaled = outputs.copy()
+        for number, part in enumerate(self.parts):
+            if part.problem_type == "regression":
+                rows = tasks == number
+                scaled[rows, 0] = part.rescale(outputs[rows, 0])
+        return scaled
+
+    def fold(self, model: nn.Module) -> None:
+        """Write mean and scale of the regression targets of each task into its output layer."""
+        for part, head in zip(self.parts, heads_of(model), strict=True):
+            part.fold_into(head.output)
 
 
 class Perturbation:

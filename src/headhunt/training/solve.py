@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
+from torch import nn
 from transformers import PreTrainedModel
 
-from headhunt.modeling.build import output_of
+from headhunt.modeling.build import heads_of, output_of
 from headhunt.storage import atomic_path
-from headhunt.training.features import Features, feature_blocks
+from headhunt.training.features import Features, TaskFeatures, feature_blocks
 from headhunt.training.logistic import fit_logistic
 from headhunt.training.loop import CHECKPOINT, Report
-from headhunt.training.objectives import Objective
+from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.ridge import LinearModel, fit_ridge
 
 
@@ -111,8 +112,118 @@ class Solving:
         self._use(LinearModel(arrays["weight"], arrays["bias"], float(arrays["penalty"][0])))
 
     def _use(self, solution: LinearModel) -> None:
-        output = output_of(self.model)
-        with torch.no_grad():
-            output.weight.copy_(torch.from_numpy(np.ascontiguousarray(solution.weight)))
-            output.bias.copy_(torch.from_numpy(solution.bias))
+        _set_output(output_of(self.model), solution)
         self._solution, self.step = solution, 1
+
+
+class SolvingTasks:
+    """The solution of a candidate for several tasks, with the interface of a `Training`: each head is solved alone.
+
+    Args:
+        model: The model; its output layers are replaced in place.
+        features: Features of all rows of the tasks.
+        rows: The rows to learn from.
+        targets: Their targets.
+        tasks: Problem type and number of outputs of each task.
+        groups: Group of each row; the rows of a group are held out together when the penalty is chosen.
+        seed: Random seed of the folds within the rows.
+    """
+
+    steps = 1
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        features: TaskFeatures,
+        rows: np.ndarray,
+        targets: np.ndarray,
+        *,
+        tasks: Sequence[tuple[str, int]],
+        groups: np.ndarray | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.features, self.rows, self.targets = model, features, rows, targets
+        self.objective = TaskObjectives(tuple(Objective(problem_type) for problem_type, _ in tasks))
+        self.step = self.examples = 0
+        self.seconds = 0.0
+        self._tasks, self._groups, self._seed = tasks, groups, seed
+        self._solutions: list[LinearModel] = []
+
+    def steps_until(self, fraction: float) -> int:
+        """Return the number of steps of this fraction of the training run: always one."""
+        return 1
+
+    def reports(
+        self, count: int = 1, *, until: float = 1.0, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[Report]:
+        """Compute the features, solve for the output layer of each task and yield one report."""
+        if self.step:
+            return
+        began = time.perf_counter()
+        solutions, losses = [], []
+        for number, (head, (problem_type, outputs)) in enumerate(zip(heads_of(self.model), self._tasks, strict=True)):
+            chosen = np.flatnonzero(self.targets["task"] == number)
+            values = self.targets["value"][chosen]
+            if problem_type != "regression":
+                values = values.astype(np.int64)
+            features = self.features.of_task(number, self.rows[chosen], stop)
+            groups = None if self._groups is None else self._groups[chosen]
+            threads = torch.get_num_threads()
+            blocks = feature_blocks(head)
+            solution = fit_ridge(
+                features, blocks, values, problem_type, outputs, groups=groups, seed=self._seed, threads=threads
+            )
+            objective = Objective(problem_type)
+            logits = torch.from_numpy(solution.logits(features))
+            losses.append(float(objective.loss(logits, objective.targets(values))))
+            solutions.append(solution)
+        self._use(solutions)
+        self.examples = len(self.rows)
+        self.seconds = time.perf_counter() - began
+        yield Report(self.examples, self.examples, float(np.mean(losses)), self.seconds)
+
+    def predict(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
+        """Return the logits (rows, most outputs of any task) of rows of the tasks, from their features."""
+        logits = np.zeros((len(rows), max(outputs for _, outputs in self._tasks)), np.float32)
+        tasks = self.features.tokens.tasks[rows]
+        for number, solution in enumerate(self._solutions):
+            chosen = np.flatnonzero(tasks == number)
+            if len(chosen):
+                found = solution.logits(self.features.of_task(number, rows[chosen], stop))
+                logits[chosen, : found.shape[1]] = found
+        return logits
+
+    def finish(self) -> PreTrainedModel:
+        """Return the model."""
+        return self.model.eval()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the solutions."""
+        arrays: dict[str, np.ndarray] = {}
+        for number, solution in enumerate(self._solutions):
+            arrays[f"{number}.weight"] = np.ascontiguousarray(solution.weight)
+            arrays[f"{number}.bias"] = solution.bias
+            arrays[f"{number}.penalty"] = np.array([solution.penalty])
+        with atomic_path(Path(folder) / CHECKPOINT) as path:
+            save_file(arrays, path)
+
+    def restore(self, folder: str | Path) -> None:
+        """Read solutions that `save` wrote."""
+        arrays = load_file(Path(folder) / CHECKPOINT)
+        self._use(
+            [
+                LinearModel(arrays[f"{i}.weight"], arrays[f"{i}.bias"], float(arrays[f"{i}.penalty"][0]))
+                for i in range(len(self._tasks))
+            ]
+        )
+
+    def _use(self, solutions: list[LinearModel]) -> None:
+        for head, solution in zip(heads_of(self.model), solutions, strict=True):
+            _set_output(head.output, solution)
+        self._solutions, self.step = solutions, 1
+
+
+def _set_output(output: nn.Linear, solution: LinearModel) -> None:
+    with torch.no_grad():
+        output.weight.copy_(torch.from_numpy(np.ascontiguousarray(solution.weight)))
+        output.bias.copy_(torch.from_numpy(solution.bias))

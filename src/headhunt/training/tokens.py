@@ -5,6 +5,7 @@ Token ids are stored in flat arrays, 4 bytes each, so that a million texts need 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -66,6 +67,29 @@ class Tokens:
     def lengths(self) -> np.ndarray:
         """Number of tokens of each row."""
         return np.diff(self.ends, prepend=0)
+
+    @property
+    def checksum(self) -> int:
+        """A number that tells tokens of different rows apart."""
+        return int(self.ids.sum(dtype=np.int64))
+
+    def tasks_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the number of each row's task: there is one task only."""
+        return None
+
+    def batches(self, rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Yield rows in batches for prediction; see `by_length`."""
+        for positions in by_length(self.lengths[rows], size):
+            yield rows[positions]
+
+    def epoch(self, size: int, sampling: str, rng: np.random.Generator) -> Iterator[list[np.ndarray]]:
+        """Yield the batches of each step of an epoch: one batch; see `shuffled_by_length`."""
+        for rows in shuffled_by_length(self.lengths, size, rng):
+            yield [rows]
+
+    def steps_per_epoch(self, size: int, sampling: str) -> int:
+        """Return the number of steps of `epoch`."""
+        return math.ceil(len(self) / size)
 
     def row(self, index: int) -> np.ndarray:
         """Return the ids of a row."""

@@ -112,11 +112,17 @@ class ModelInfo:
             labels = tuple(data["labels"])
             if not isinstance(data["labels"], list) or not all(isinstance(label, str) for label in labels):
                 raise TypeError
-            return cls(str(Path(folder).absolute()), data["problem_type"], labels, data["pair"])
+            info = cls(str(Path(folder).absolute()), data["problem_type"], labels, data["pair"])
         except OSError:
             raise not_a_model(Path(folder)) from None
         except (ValueError, KeyError, TypeError):
             raise ModelError(f"{path} must describe a model; it does not. Save the model again.") from None
+        if info.problem_type == "multi_task":
+            raise ModelError(
+                f"A corpus is labelled by the model of one task; {folder} has several. "
+                f"Save that of one task with  headhunt export {folder} --task NAME --out FOLDER"
+            )
+        return info
 
     def fingerprint(self) -> str:
         """Return a hash of all files that affect the predictions."""

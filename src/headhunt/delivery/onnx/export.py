@@ -93,6 +93,7 @@ def export(
     out: str | Path,
     *,
     data: Any = None,
+    task: str | None = None,
     int8: bool = False,
     max_loss: float = MAX_LOSS,
     **columns: str | None,
@@ -104,6 +105,7 @@ def export(
         out: Folder to write; new or empty. It appears when the export is complete.
         data: Texts of the task to compare logits on, labelled if `int8` is set; anything that `Task.load` takes. By
             default made-up sentences, and for `int8` the validation rows of the run that `folder` belongs to.
+        task: Name of the task whose model is written, for a model of several tasks.
         int8: Store weights in 8 bits, if the score drops by at most `max_loss`.
         max_loss: Points of the task's score (of 100) that 8 bits may cost; otherwise the graph stays in 32 bits.
         columns: Names of the columns `text`, `text_b` and `label` in `data`; detected by default.
@@ -115,7 +117,7 @@ def export(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"out= must be a new or empty folder; {out} is not empty.")
-    predictor = Predictor.load(folder, device=torch.device("cpu"), precision="fp32")
+    predictor = Predictor.load(folder, device=torch.device("cpu"), precision="fp32").for_task(task)
     rows, source = labelled_rows(predictor, Path(folder), data, columns) if int8 else (None, "")
     texts, texts_b = comparison_texts(predictor, rows, data, columns)
     measured = None
@@ -305,7 +307,7 @@ def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[s
         return rows, "given rows"
     with contextlib.suppress(DataError, RunError):
         task = open_task(RunDirectory(folder.absolute().parent).task, ("validation",))
-        if "validation" in task.splits:
+        if "validation" in task.splits and not task.tasks:
             return task.splits["validation"], "the run's validation rows, which the model was trained on"
     raise ModelError("int8= needs labelled rows to measure the loss of score; found none beside the model. Pass data=.")
 

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headhunt import __version__
 from headhunt.delivery.serve.limits import Limits
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.run.directory import not_a_model
-from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, prune_cache, remove
+from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, prune_cache, read_json, remove
 
 if TYPE_CHECKING:
     from headhunt.delivery.onnx.runtime import Model
@@ -26,7 +26,7 @@ import sys
 from headhunt.delivery.onnx.export import export
 from headhunt.errors import HeadhuntError
 try:
-    export(sys.argv[1], sys.argv[2])
+    export(sys.argv[-2], sys.argv[-1], task=sys.argv[1] if len(sys.argv) > 3 else None)
 except HeadhuntError as error:
     sys.exit(str(error))
 """
@@ -47,7 +47,7 @@ def serve(
     """Serve a model until the process is asked to stop, then finish the queued requests.
 
     Args:
-        folder: An ONNX export, or a folder that Headhunt saved.
+        folder: An ONNX export, or a folder that Headhunt saved. Every task of a model of several tasks is served.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         token: Token that clients must send, if any.
@@ -66,6 +66,7 @@ def serve(
 
     from headhunt.delivery.serve.server import Server, listen
     from headhunt.delivery.serve.service import Service, check_token
+    from headhunt.delivery.serve.tasks import TaskServices
 
     threads = threads or available_cores()
     model_instances = min(model_instances or threads, threads)
@@ -78,20 +79,44 @@ def serve(
     # A creation time for each counter would double the page without use.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     with listen(host, port) as listening_socket:
-        model = load_model(folder, threads // model_instances, notify)
-        service = Service(model, model_instances=model_instances, max_batch=max_batch, limits=limits, token=token)
+        options: dict[str, Any] = {"model_instances": model_instances, "max_batch": max_batch}
+        options |= {"limits": limits, "token": token}
+        service: Service | TaskServices
+        if tasks := tasks_of(Path(folder)):
+            loaded = {task: load_model(folder, threads // model_instances, notify, task) for task in tasks}
+            service = TaskServices({task: Service(model, **options) for task, model in loaded.items()})
+            notify(f"tasks: {', '.join(f'/tasks/{task}/predict' for task in tasks)}")
+        else:
+            service = Service(load_model(folder, threads // model_instances, notify), **options)
         # A thread that has finished a forward pass should not wait for the interpreter longer than a request takes.
         sys.setswitchinterval(0.0005)
         Server(service, notify=notify).run([listening_socket])
 
 
-def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) -> Model:
+def tasks_of(folder: Path) -> tuple[str, ...]:
+    """Return the names of the tasks of a saved model of several tasks; () for any other folder.
+
+    Raises:
+        ModelError: If its config.json is not valid.
+    """
+    try:
+        if read_json(folder / "headhunt.json").get("problem_type") != "multi_task":
+            return ()
+        return tuple(str(task["name"]) for task in read_json(folder / "config.json")["tasks"])
+    except OSError:
+        return ()  # loading says what is missing
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{folder} must be a model that Headhunt saved; its files are not valid.") from None
+
+
+def load_model(folder: str | Path, threads: int, notify: Callable[[str], None], task: str | None = None) -> Model:
     """Load an ONNX export, or export a folder that Headhunt saved and load that.
 
     Args:
         folder: An export, or a folder that Headhunt saved.
         threads: Cores for one forward pass.
         notify: Called before work that takes time.
+        task: Name of the task, for a model of several tasks.
 
     Raises:
         ModelError: If the folder has no model, or a package is missing.
@@ -104,12 +129,12 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None]) 
         raise not_a_model(folder)
     if (folder / "model.onnx").is_file():
         return _open_export(Model, folder, threads)
-    export = cached_export(folder, notify)
+    export = cached_export(folder, notify, task)
     try:
         return _open_export(Model, export, threads)
     except ModelError:  # a damaged entry of the cache is made again
         remove(export)
-        return _open_export(Model, cached_export(folder, notify), threads)
+        return _open_export(Model, cached_export(folder, notify, task), threads)
 
 
 def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
@@ -123,9 +148,9 @@ def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
 
 
-def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
-    """Return the ONNX export of a saved model in the cache, exporting it first if necessary."""
-    key = _hash_contents(folder)
+def cached_export(folder: Path, notify: Callable[[str], None], task: str | None = None) -> Path:
+    """Return the ONNX export of a saved model, or of one of its tasks, in the cache; export it first if necessary."""
+    key = _hash_contents(folder, task)
     exports = cache_dir("exports")
     out = exports / key
     lock = hold_lock(exports / f"{key}.lock", timeout=-1)
@@ -134,9 +159,10 @@ def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
             mark_used(out)
             notify(f"using the ONNX export of {folder} in {out}")
             return out
-        notify(f"{folder} is not an export: exporting it to ONNX, once, in {out}")
+        what = str(folder) if task is None else f"task {task} of {folder}"
+        notify(f"{what} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
-        command = [sys.executable, "-c", EXPORT, str(folder), str(out)]
+        command = [sys.executable, "-c", EXPORT, *([task] if task else []), str(folder), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
@@ -149,9 +175,9 @@ def cached_export(folder: Path, notify: Callable[[str], None]) -> Path:
     return out
 
 
-def _hash_contents(folder: Path) -> str:
-    """Return a hash of the names and contents of all files of a model, and of the version of Headhunt."""
-    digest = hashlib.sha256(__version__.encode())
+def _hash_contents(folder: Path, task: str | None = None) -> str:
+    """Return a hash of the names and contents of all files of a model, its task, and the version of Headhunt."""
+    digest = hashlib.sha256(f"{__version__}{'' if task is None else f' {task}'}".encode())
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix != ".md":
             with path.open("rb") as file:

@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headhunt.delivery.serve.service import OUTPUTS_KEY, Service
+from headhunt.delivery.serve.tasks import TaskServices
 from headhunt.errors import HeadhuntError
 
 MAX_HEAD = 32_768  # bytes of the request line and headers
@@ -199,7 +200,7 @@ class Server(uvicorn.Server):
         backlog: Connections that may wait to be accepted.
     """
 
-    def __init__(self, service: Service, *, notify: Callable[[str], None], backlog: int = 2048) -> None:
+    def __init__(self, service: Service | TaskServices, *, notify: Callable[[str], None], backlog: int = 2048) -> None:
         self.service, self.notify = service, notify
         super().__init__(
             uvicorn.Config(

@@ -102,7 +102,7 @@ class Service:
             if scope["path"] == "/predict":
                 await self._predict(scope, receive, send)
             elif scope["path"] == "/metrics" and not self._authorized(scope["headers"]):
-                await _send_json(send, 401, {"error": TOKEN_MESSAGE}, [TOKEN_HEADER])
+                await send_json(send, 401, {"error": TOKEN_MESSAGE}, [TOKEN_HEADER])
             else:
                 await self._pages(scope, receive, send)  # type: ignore[arg-type]
         elif scope["type"] == "lifespan":
@@ -128,16 +128,16 @@ class Service:
             self.metrics.refused.labels(refusal.reason).inc()
             status = refusal.status
             unread = None if refusal.body_read else receive
-            await _send_json(send, status, {"error": refusal.message}, list(refusal.headers), unread)
+            await send_json(send, status, {"error": refusal.message}, list(refusal.headers), unread)
         except DisconnectedError:
             status = CLIENT_CLOSED_REQUEST
         except Exception:
             log.exception("a request failed")
             status = 500
-            await _send_json(send, status, {"error": "The model failed on this request; the log has the details."})
+            await send_json(send, status, {"error": "The model failed on this request; the log has the details."})
         else:
             status = 200
-            await _send_json(send, status, response)
+            await send_json(send, status, response)
         finally:
             self._pending -= 1
         self.metrics.requests.labels(status).inc()
@@ -244,7 +244,7 @@ def check_token(token: str | None) -> None:
         raise HeadhuntError("token= must be of printable ASCII characters and not empty. Pass None for no token.")
 
 
-async def _send_json(
+async def send_json(
     send: Send, status: int, data: Any, headers: Headers | None = None, unread: Receive | None = None
 ) -> None:
     """Send a JSON response.

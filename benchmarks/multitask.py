@@ -1,0 +1,215 @@
+"""Compare ways of sharing an encoder between three tasks: five classes (SST-5), pairs (Quora), a number (STS).
+
+500 training rows of each task are drawn with each seed and tested on its development rows; the score is the mean of two
+accuracies and Pearson's r. MiniLM was trained on Quora pairs, so this compares ways of sharing and nothing else. Cells:
+
+    separate   three models with plain heads, one per task
+    k=0        one model, plain heads, everything but the heads shared
+    k=2        the same, but every task has a copy of the two layers nearest the output
+    k=all      the same, with copies of all layers
+    smart      k=2 with SMART (weight 12) and layer decay 0.95
+
+All have the same learning rate and epochs. Cells in the `.jsonl` file beside the result are not repeated; each is one
+line of JSON. `--search 30m` adds one search of all tasks in that time, and three searches in a third of it each.
+
+    python benchmarks/multitask.py --data DIR --out benchmarks/results/multitask.json
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import encoder_folder, finish, options
+
+SETS = {
+    "cs224n_sst5": {"problem_type": "single_label_classification", "metric": "accuracy"},
+    "qqp": {"problem_type": "single_label_classification", "metric": "accuracy", "text_b": "text_b"},
+    "cs224n_sts": {"problem_type": "regression", "metric": "pearson", "text_b": "text_b"},
+}
+METRIC = ",".join(options["metric"] for options in SETS.values())
+SHARED = {"k=0": 0, "k=2": 2, "k=all": "all", "smart": 2}
+CELLS = ("separate", *SHARED)
+BASELINE = {"separate": "k=0", "k=2": "k=0", "k=all": "k=0", "smart": "k=0"}
+SEARCHES = ("search", "three searches")
+
+
+def load_tasks(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the three tasks: training rows drawn with the seed, and the same development rows as test rows."""
+    import pandas
+
+    from headhunt import Task
+
+    tasks = {}
+    for name, settings in SETS.items():
+        columns = ["text", *(["text_b"] if "text_b" in settings else []), "label"]
+        rows = {split: pandas.read_parquet(Path(job["data"]) / name / f"{split}.parquet") for split in ("train", "dev")}
+        test = rows["dev"][columns].sample(frac=1.0, random_state=0)[: job["test_rows"]]
+        known = {key: value for key, value in settings.items() if key != "metric"}
+        options = {"text": "text", "label": "label", "limit": job["rows"], "seed": job["seed"], **known}
+        tasks[name] = Task.load(rows["train"][columns], test=test, name=name, **options)
+    return tasks
+
+
+def specs(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the candidate of each cell."""
+    from headhunt import Smart
+    from headhunt.spec import plain
+
+    base = plain(job["encoder"], 500)
+    base = replace(base, recipe=replace(base.recipe, epochs=job["epochs"]))
+    found = {cell: replace(base, recipe=replace(base.recipe, task_layers=k)) for cell, k in SHARED.items()}
+    smart = replace(found["smart"].recipe, smart=Smart(weight=12.0), layer_decay=0.95)
+    return {"separate": base, **found, "smart": replace(found["smart"], recipe=smart)}
+
+
+def train(task: Any, spec: Any, seed: int) -> Any:
+    """Train a candidate and return the predictor."""
+    from headhunt.engine.api import prepare
+
+    training, predictor = prepare(task, task.splits["train"], spec, seed=seed)
+    for _ in training.reports(1):
+        pass
+    training.finish()
+    return predictor
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train the models of one cell, store their outputs for the test rows and return their scores."""
+    import torch
+
+    from headhunt import join_tasks
+
+    torch.set_num_threads(1)
+    tasks = load_tasks(job)
+    joined = join_tasks(tasks, {name: options["metric"] for name, options in SETS.items()})
+    test, spec, started = joined.splits["test"], specs(job)[job["cell"]], time.perf_counter()
+    if job["cell"] == "separate":
+        outputs = np.zeros((len(test), max(task.outputs for task in joined.tasks)), np.float32)
+        for number, task in enumerate(tasks.values()):
+            part = task.splits["test"]
+            found = train(task, spec, job["seed"]).outputs(part.texts(), part.texts_b())
+            outputs[test.tasks == number, : found.shape[1] if found.ndim > 1 else 1] = found.reshape(len(part), -1)
+    else:
+        outputs = train(joined, spec, job["seed"]).outputs(test.texts(), test.texts_b(), test.tasks)
+    seconds = time.perf_counter() - started
+    np.savez(Path(job["outputs"]) / f"{job['cell']}-{job['seed']}.npz", outputs=outputs, targets=test.targets)
+    return {"cell": job["cell"], "seed": job["seed"], **score(outputs, test.targets), "seconds": round(seconds, 1)}
+
+
+def score(outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Return the score of every task and their mean."""
+    from headhunt.evaluation import measure, parts_of
+
+    parts = parts_of(METRIC, outputs, targets)
+    scores = [measure(part.problem_type, part.metric, part.outputs, part.targets) for part in parts]
+    named = {name: round(value, 4) for name, value in zip(SETS, scores, strict=True)}
+    return {**named, "mean": round(float(np.mean(scores)), 4)}
+
+
+def search(job: dict[str, Any]) -> dict[str, Any]:
+    """Search with all tasks in one model, or with each of them alone in a third of the time."""
+    import headhunt
+
+    tasks = load_tasks(job)
+    metrics = {name: options["metric"] for name, options in SETS.items()}
+    jobs = {"all": (headhunt.join_tasks(tasks, metrics), None, 1)}
+    if job["cell"] == "three searches":
+        jobs = {name: (task, metrics[name], 3) for name, task in tasks.items()}
+    scores: dict[str, dict[str, float]] = {"delivered": {}, "plain": {}}
+    for name, (task, metric, share) in jobs.items():
+        folder = Path(tempfile.mkdtemp(dir=job["outputs"]))
+        seconds = job["search"] / share
+        done = headhunt.search(
+            task, encoder=job["encoder"], time=seconds, metric=metric, out=folder / "run", view=False, seed=job["seed"]
+        )
+        test = done.result.test
+        role = "plain" if done.result.verdict.delivered == "plain" else "winner"
+        for title, model in (("delivered", role), ("plain", "plain")):
+            if test.tasks:
+                found = {each.name: each.scores[model][each.metric].value for each in test.tasks}
+            else:
+                found = {name: test.scores[model][metric].value}
+            scores[title] |= {key: round(value, 4) for key, value in found.items()}
+        shutil.rmtree(folder)
+    result = {
+        title: {**found, "mean": round(float(np.mean(list(found.values()))), 4)} for title, found in scores.items()
+    }
+    return {"cell": job["cell"], "seed": job["seed"], **result["delivered"], "plain": result["plain"]}
+
+
+def summarise(runs: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return the mean scores of every cell, and its gain over sharing everything with an interval."""
+    from headhunt.evaluation import compare
+
+    found: dict[str, Any] = {}
+    for cell in (*CELLS, *SEARCHES):
+        mine = [run for run in runs if run["cell"] == cell]
+        if not mine:
+            continue
+        names = [*SETS, "mean", *(["seconds"] if "seconds" in mine[0] else [])]
+        found[cell] = {name: round(float(np.mean([run[name] for run in mine])), 4) for name in names}
+        found[cell] |= {"seeds": len(mine)}
+        other = BASELINE.get(cell)
+        paths = [(folder / f"{cell}-{run['seed']}.npz", folder / f"{other}-{run['seed']}.npz") for run in mine]
+        paths = [pair for pair in paths if all(path.exists() for path in pair)]
+        if other and paths:
+            loaded = [[np.load(path) for path in pair] for pair in paths]
+            outputs, baseline = ([pair[i]["outputs"] for pair in loaded] for i in range(2))
+            gain = compare("multi_task", METRIC, outputs, baseline, loaded[0][0]["targets"])
+            found[cell] |= {"over": other, "gain": round(gain.gain, 4)}
+            found[cell] |= {"low": round(gain.low, 4), "high": round(gain.high, 4)}
+    return found
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="training runs of each cell")
+    parser.add_argument("--workers", type=int, default=2, help="processes with one thread each")
+    parser.add_argument("--search", default=None, metavar="TIME", help="also search, one seed, in this time each")
+    args = parser.parse_args()
+    log = args.out.with_suffix(".jsonl") if args.out else None
+    scratch = Path(tempfile.mkdtemp()) if args.out is None else args.out.with_suffix(".outputs")
+    scratch.mkdir(parents=True, exist_ok=True)
+    runs = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
+    done = {(run["cell"], run["seed"]) for run in runs}
+    shared: dict[str, Any] = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "outputs": str(scratch)}
+    shared |= {"rows": 24, "test_rows": 24, "epochs": 1.0} if args.quick else {}
+    shared = {"rows": 500, "test_rows": 2000, "epochs": 10.0, **shared}
+    jobs = [
+        {**shared, "cell": cell, "seed": seed}
+        for seed in range(1 if args.quick else args.seeds)
+        for cell in CELLS
+        if (cell, seed) not in done
+    ]
+
+    def record(result: dict[str, Any]) -> None:
+        print(json.dumps(result), flush=True)
+        runs.append(result)
+        if log:
+            with log.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+
+    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
+        for result in pool.imap_unordered(run, jobs):
+            record(result)
+    if args.search:
+        from headhunt.engine.options import parse_duration
+
+        for cell in SEARCHES:
+            if (cell, 0) not in done:
+                record(search({**shared, "cell": cell, "seed": 0, "search": parse_duration(args.search)}))
+    finish(args, {"cells": summarise(runs, scratch), "runs": runs})
+    if args.out is None:
+        shutil.rmtree(scratch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Read and write headhunt.json, the facts that are saved with a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headhunt.errors import ModelError
+from headhunt.storage import read_json, write_text
+
+SCHEMA = 1
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression", "multi_task")
+
+
+class AdviceError(ModelError):
+    """An error whose message already says what to do."""
+
+
+def read_model_info(path: Path) -> dict[str, Any]:
+    """Return the facts of a saved model, without the schema.
+
+    Raises:
+        ModelError: If the file is not valid.
+    """
+    card = read_json(path)
+    if isinstance(card, dict) and "kind" in card:
+        raise AdviceError(
+            f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
+        )
+    if isinstance(card, dict) and isinstance(card.get("ensemble"), list):
+        raise AdviceError(
+            f"{path.parent} is an ensemble of an older, unreleased version of Headhunt. Run the search again."
+        )
+    if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
+        raise ModelError(f"{path.name} must contain one JSON object of schema {SCHEMA}")
+    for name in ("problem_type", "labels", "pair", "recipe", "spec"):
+        if name not in card:
+            raise ModelError(f"{path.name} must contain {name!r}")
+    if not isinstance(card["pair"], bool) or card["problem_type"] not in PROBLEM_TYPES:
+        raise ModelError(f"{path.name} must have a problem_type, and pair must be true or false")
+    if not isinstance(card["labels"], list) or not all(isinstance(label, str) for label in card["labels"]):
+        raise ModelError(f"the labels in {path.name} must be a list of strings")
+    return card
+
+
+def write_model_info(path: Path, facts: dict[str, Any]) -> None:
+    """Write the facts of a model. Scores may be NaN, which `storage.write_json` refuses."""
+    write_text(path, json.dumps({"schema": SCHEMA, **facts}, indent=2, ensure_ascii=False) + "\n")

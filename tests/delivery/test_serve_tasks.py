@@ -1,0 +1,82 @@
+"""The service of a model of several tasks: a service for each, at its own path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from serving import WordCounter
+
+pytest.importorskip("fastapi")
+
+
+class LetterCounter(WordCounter):
+    """A stand-in for the model of another task: it predicts the number of letters."""
+
+    def run(self, rows):
+        return super().run(["".join(row) for row in rows])
+
+
+def call(service, *requests):
+    """Start a service, send requests of (method, path, body) and return their (status, body)."""
+
+    async def run():
+        events = asyncio.Queue()
+        sent = asyncio.Queue()
+        lifespan = asyncio.create_task(service({"type": "lifespan"}, events.get, sent.put))
+        await events.put({"type": "lifespan.startup"})
+        await sent.get()
+        responses = [await send_request(service, *request) for request in requests]
+        await service.drain()
+        await events.put({"type": "lifespan.shutdown"})
+        await lifespan
+        return responses
+
+    return asyncio.run(run())
+
+
+async def send_request(service, method, path, body=None):
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http"}
+    scope |= {"server": ("localhost", 80), "client": ("localhost", 1), "root_path": ""}
+    messages = []
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(body).encode() if body else b"", "more_body": False}
+
+    async def send(message):
+        messages.append(message)
+
+    await service(scope, receive, send)
+    content = b"".join(message.get("body", b"") for message in messages[1:])
+    return messages[0]["status"], content
+
+
+def test_every_task_has_its_own_path():
+    from headhunt.delivery.serve.service import Service
+    from headhunt.delivery.serve.tasks import TaskServices
+
+    service = TaskServices({"words": Service(WordCounter()), "letters": Service(LetterCounter())})
+    text = {"text": "a bad film"}
+    responses = call(
+        service,
+        ("POST", "/tasks/words/predict", text),
+        ("POST", "/tasks/letters/predict", text),
+        ("POST", "/tasks/letters/predict", {"texts": ["ab", "c"]}),
+        ("GET", "/tasks/words/", None),
+        ("GET", "/tasks/words/openapi.json", None),
+        ("GET", "/", None),
+        ("GET", "/health", None),
+        ("POST", "/predict", text),
+        ("POST", "/tasks/other/predict", text),
+        ("POST", "/tasks/words/predict", {"task": "words", **text}),
+    )
+    statuses = [status for status, _ in responses]
+    assert statuses == [200, 200, 200, 200, 200, 200, 200, 404, 404, 422]
+    bodies = [body for _, body in responses]
+    assert [json.loads(body)["label"] for body in bodies[:2]] == [3.0, 8.0]
+    assert [each["label"] for each in json.loads(bodies[2])["predictions"]] == [2.0, 1.0]
+    assert b"<html" in bodies[3] and "/predict" in json.loads(bodies[4])["paths"]
+    assert b'href="tasks/words/"' in bodies[5] and json.loads(bodies[6]) == {"live": True, "ready": True}
+    assert "words, letters" in json.loads(bodies[7])["error"]
