@@ -74,6 +74,8 @@ def test_load_tasks_reads_a_folder_of_files_and_folders(files):
         ('[mood]\ndata = "mood.csv"', ["There must be 2 to 64 tasks; found 1"]),
         ('[mood]\ndata = "mood.csv"\n["../mood"]\ndata = "mood.csv"', ["name of a task must be", "../mood"]),
         ('[mood]\ndata = "mood.csv"\n[size]\ndata = "none.csv"', ["Task 'size'", "none.csv"]),
+        ('[mood]\ndata = "mo\\u0000od.csv"', ["data must be a path"]),
+        ('[mood]\ndata = "~no-such-user/mood.csv"\n[size]\ndata = "mood.csv"', ["Task 'mood'", "~no-such-user"]),
         ("[mood", ["must be TOML", "not valid"]),
         ("a = " + "[" * 5000, ["must be TOML"]),
     ],

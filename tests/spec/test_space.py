@@ -141,13 +141,30 @@ def test_space_draw_ignores_classification_leaves_in_regression():
     assert any(spec.recipe.label_smoothing for spec in classes) and any(spec.recipe.class_weights for spec in classes)
     paths = [path for path, _ in space.leaves()]
     for pair, problem_type, count in (
-        (True, None, 0),
-        (False, None, 2),
-        (True, "regression", 2),
-        (False, "regression", 4),
+        (True, "multi_task", 0),
+        (True, None, 2),
+        (False, None, 4),
+        (True, "regression", 4),
+        (False, "regression", 6),
     ):
         inactive = inactive_leaves(pair=pair, problem_type=problem_type)
         assert len(inactive) == count and set(inactive) <= set(paths)
+
+
+def test_space_draw_ignores_task_leaves_of_one_task():
+    space = Space.load("default")
+    for problem_type in (None, "single_label_classification"):
+        drawn = [space.draw(seed, encoder="any", problem_type=problem_type) for seed in range(30)]
+        assert {(spec.recipe.task_layers, spec.recipe.task_sampling) for spec in drawn} == {(0, "proportional")}
+    drawn = [space.draw(seed, encoder="any", problem_type="multi_task") for seed in range(60)]
+    # Frozen encoders have no copies of layers.
+    assert {spec.recipe.task_layers for spec in drawn if spec.recipe.freeze != "all"} == {0, 1, 2, "all"}
+    assert {spec.recipe.task_layers for spec in drawn if spec.recipe.freeze == "all"} <= {0}
+    assert {spec.recipe.task_sampling for spec in drawn} == {"proportional", "sqrt", "sum"}
+    assert [Space.load("default", layers).tree["recipe"]["task_layers"].options for layers in (0, 2)] == [
+        (0,),
+        (0, "all"),
+    ]
 
 
 def values(leaf):

@@ -267,3 +267,14 @@ def test_solved_head_of_many_classes_is_a_logistic_regression():
     assert spec.canonical("single_label_classification").recipe.solver == "logistic"
     assert spec.canonical("regression").recipe.solver == "ridge"
     assert spec.hash != solved("any").hash and Spec.from_json(spec.to_json()) == spec
+
+
+def test_task_fields_have_no_effect_on_one_task():
+    several = Spec(encoder="any", recipe=Recipe(task_layers=2, task_sampling="sum"))
+    assert several.canonical() == several.canonical("multi_task") == several
+    assert several.canonical("regression") == Spec(encoder="any") and several.hash != Spec(encoder="any").hash
+    frozen = Spec(encoder="any", recipe=Recipe(task_layers="all", freeze="all"))
+    assert frozen.canonical().recipe.task_layers == 0
+    for given in ({"task_layers": -1}, {"task_layers": "some"}, {"task_sampling": "random"}):
+        with pytest.raises(ValueError, match=next(iter(given))):
+            Recipe(**given)

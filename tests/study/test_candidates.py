@@ -158,3 +158,13 @@ def test_encoder_choice_is_a_parameter():
     candidates = Candidates(space_with_encoder(Choice(("own", "other"))), encoder="argument")
     drawn = {candidates.spec(candidates.draw(random.Random(seed))).encoder for seed in range(20)}
     assert drawn == {"own", "other"}
+
+
+def test_known_recipes_of_several_tasks_copy_layers_early():
+    candidates = Candidates(Space.load("default"), encoder="toy", pair=True, problem_type="multi_task", max_epochs=10.0)
+    recipes = [spec.recipe for spec, _ in candidates.known_recipes()]
+    assert [recipe.task_layers for recipe in recipes[:3]] == [0, 2, 2]
+    assert recipes[2].smart is not None and recipes[1].smart is None
+    single = Candidates(Space.load("default"), encoder="toy", pair=True, max_epochs=10.0)
+    others = [spec.recipe for spec, _ in single.known_recipes()]
+    assert others == [recipes[0], *recipes[3:]]

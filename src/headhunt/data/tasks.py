@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import tomllib
@@ -211,10 +212,16 @@ def _check_options(options: Mapping[str, Any]) -> list[str]:
                 problems.append(f"limit must be a positive whole number; found {value!r:.80}")
         elif not isinstance(value, str) or not value:
             problems.append(f"{key} must be text; found {value!r:.80}")
+        elif key in PATHS and not value.isprintable():
+            problems.append(f"{key} must be a path; found {value!r:.80}")
         elif key == "problem_type" and value not in PROBLEM_TYPES:
             problems.append(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}; found {value!r:.80}")
     return problems
 
 
 def _resolve(path: Path, key: str, value: Any) -> Any:
-    return str(path.parent / Path(value).expanduser()) if key in PATHS else value
+    if key not in PATHS:
+        return value
+    with contextlib.suppress(RuntimeError):  # a user that does not exist
+        value = str(Path(value).expanduser())
+    return str(path.parent / value)

@@ -252,7 +252,8 @@ class TrialRunner(WorkerData):
         """
         if not always and not self._cost_check.limited:
             return {}
-        key = (*token_key(spec), repr(spec.head))
+        copied = (spec.recipe.task_layers, spec.recipe.freeze) if self.task.tasks else ()
+        key = (*token_key(spec), repr(spec.head), *copied)
         return self._cost_check(key, lambda: self._untrained(spec), *self.sample_texts())
 
     def _untrained(self, spec: Spec, seed: int = 0) -> Predictor:
