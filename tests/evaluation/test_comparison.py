@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
-from headhunt.evaluation import compare, select_ensemble
+from headhunt.evaluation import compare, measure, metric_names, scorer, select_ensemble
 
 CLASSES = "single_label_classification"
 
@@ -71,6 +72,33 @@ def test_compare_handles_regression_and_multi_label():
         assert compare("regression", metric, [near] * 2, [far] * 2, truth).significant
     marks = (rng.random((300, 3)) < 0.3).astype(np.float32)
     assert compare("multi_label_classification", "micro_f1", [marks] * 2, [1 - marks] * 2, marks).significant
+
+
+@pytest.mark.parametrize("problem_type", [CLASSES, "multi_label_classification", "regression"])
+def test_scorer_of_weights_equals_measure_of_drawn_rows(problem_type):
+    rng = np.random.default_rng(8)
+    if problem_type == "regression":
+        outputs, targets = rng.normal(size=60).round(1), rng.integers(0, 5, 60) / 3  # ties in both
+    else:
+        outputs = rng.random((60, 4))
+        targets = rng.integers(0, 4, 60) if problem_type == CLASSES else (rng.random((60, 4)) < 0.4).astype(np.int64)
+    drawn = rng.integers(0, 60, (3, 60))
+    weights = np.array([np.bincount(rows, minlength=60) for rows in drawn], np.float64)
+    for metric in metric_names(problem_type):
+        expected = [measure(problem_type, metric, outputs[rows], targets[rows]) for rows in drawn]
+        assert scorer(problem_type, metric, outputs, targets)(weights) == pytest.approx(expected, abs=1e-12)
+
+
+def test_compare_of_rank_correlations_equals_a_bootstrap_with_scipy():
+    rng = np.random.default_rng(9)
+    truth = rng.normal(size=80)
+    run, baseline = truth + rng.normal(0, 1, 80), truth + rng.normal(0, 1, 80)
+    gains = [
+        spearmanr(run[rows], truth[rows])[0] - spearmanr(baseline[rows], truth[rows])[0]
+        for rows in np.random.default_rng(1).integers(0, 80, (400, 80))
+    ]
+    comparison = compare("regression", "spearman", [run], [baseline], truth)
+    assert (comparison.high - comparison.low) / 3.92 == pytest.approx(np.std(gains), rel=0.1)
 
 
 def test_compare_signs_lower_error_as_gain():

@@ -32,6 +32,8 @@ AVERAGING_SECONDS = 12.0  # for averaging their weights
 RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with all training runs
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
+# A rank correlation takes long to bootstrap: seconds per row and training run, and training runs that are compared.
+RANKING_SECONDS, RANKED_TEST_RUNS, RANKED_VALIDATION_RUNS = 1e-4, 12, 24
 JobT = TypeVar("JobT", bound=Request)
 
 
@@ -266,7 +268,18 @@ class FinalEvaluation:
             more = (TRAINING_RUNS - 1) * sum(training) / self.workers
             shared += more if shared + more <= RUNS_FRACTION * self.budget.total else 0.0
             averaging = AVERAGING_SECONDS
-        return max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared) + averaging + 5.0
+        alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
+        return alone + averaging + self.bootstrap_seconds + 5.0
+
+    @property
+    def bootstrap_seconds(self) -> float:
+        """Estimate the seconds of comparing finalists and tested models; next to none unless numbers are predicted."""
+        if self.task.problem_type != "regression":
+            return 0.0
+        test, train = self.task.rows.get("test", 0), self.task.rows["train"]
+        test = min(test, self.plan.test_rows) if self.plan else test
+        validation = min(train, self.plan.validation_rows) if self.plan else train
+        return RANKING_SECONDS * (test * RANKED_TEST_RUNS + validation * RANKED_VALIDATION_RUNS)
 
 
 def best_with_training_run(study: Study, folds: int) -> Trial | None:

@@ -22,6 +22,7 @@ from headhunt.evaluation.metrics import (
     format_score,
     measure,
     metric_names,
+    scorer,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
 from headhunt.evaluation.thresholds import (
@@ -60,6 +61,7 @@ __all__ = [
     "measure",
     "metric_names",
     "reliability_bins",
+    "scorer",
     "select_ensemble",
     "standard_error",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, decide, measure
+from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, bootstrap_weights, decide, measure, scorer
 
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 
@@ -64,12 +64,14 @@ def compare(
     """
     rng = np.random.default_rng(seed)
     samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
-    every_row = slice(None)
+    scorers = [[scorer(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
 
-    def mean_score(runs: Sequence[np.ndarray], rows: np.ndarray | slice) -> float:
-        return float(np.mean([measure(problem_type, metric, run[rows], targets[rows]) for run in runs]))
+    def gains_of_runs(weights: np.ndarray) -> np.ndarray:
+        """Return the gain of each pair of training runs in each sample (runs, samples)."""
+        scores, others = (np.array([score(weights) for score in each]) for each in scorers)
+        return scores - others
 
-    gain = mean_score(outputs, every_row) - mean_score(baseline, every_row)
+    gains = gains_of_runs(np.ones((1, len(targets))))[:, 0]
     if metric == "accuracy":
         # Accuracy is a mean over rows, so the standard error of the bootstrap is known without drawing samples.
         correct = [
@@ -77,13 +79,9 @@ def compare(
         ]
         row_error = float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
     else:
-        draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
-        row_error = float(np.std([mean_score(outputs, rows) - mean_score(baseline, rows) for rows in draws]))
-    gains = [
-        mean_score([run], every_row) - mean_score([baseline_run], every_row)
-        for run, baseline_run in zip(outputs, baseline, strict=True)
-    ]
-    return _from_variances(gain, row_error**2, gains)
+        draws = [gains_of_runs(weights).mean(0) for weights in bootstrap_weights(rng, len(targets), samples)]
+        row_error = float(np.std(np.concatenate(draws)))
+    return _from_variances(float(gains.mean()), row_error**2, gains.tolist())
 
 
 def standard_error(
@@ -103,10 +101,11 @@ def standard_error(
         right = float(_correct(problem_type, outputs, targets).sum())
         accuracy = (right + 1) / (len(targets) + 2)
         return float(np.sqrt(accuracy * (1 - accuracy) / len(targets)))
-    rng = np.random.default_rng(0)
-    draws = (rng.integers(0, len(targets), len(targets)) for _ in range(samples))
-    scores = [measure(problem_type, metric, outputs[rows], targets[rows]) for rows in draws]
-    return float(np.std([score for score in scores if np.isfinite(score)] or [0.0]))
+    score = scorer(problem_type, metric, outputs, targets)
+    draws = bootstrap_weights(np.random.default_rng(0), len(targets), samples)
+    scores = np.concatenate([score(weights) for weights in draws])
+    finite = scores[np.isfinite(scores)]
+    return float(np.std(finite)) if len(finite) else 0.0
 
 
 def _from_variances(gain: float, row_variance: float, gains: Sequence[float]) -> Comparison:
