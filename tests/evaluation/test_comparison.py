@@ -121,7 +121,8 @@ def test_select_ensemble_adds_only_members_that_help():
     logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(5)]  # right four times in five, surer where right
     good = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
     bad = outputs_with_accuracy(targets, 0.3, rng)
-    members = select_ensemble(CLASSES, "accuracy", [*good, bad], targets, 6)
+    scores = [measure(CLASSES, "accuracy", each, targets) for each in (*good, bad)]
+    members = select_ensemble(CLASSES, scores, [*good, bad], targets, 6)
     assert 5 not in members and len(members) >= 2
     mean = np.mean([([*good, bad])[i] for i in members], axis=0)
     assert (mean.argmax(1) == targets).mean() >= max((outputs.argmax(1) == targets).mean() for outputs in good)
@@ -132,4 +133,4 @@ def test_select_ensemble_respects_max_members():
     targets = rng.integers(0, 2, 300)
     logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(4)]
     outputs = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
-    assert len(select_ensemble(CLASSES, "accuracy", outputs, targets, 1)) == 1
+    assert len(select_ensemble(CLASSES, [0.0] * len(outputs), outputs, targets, 1)) == 1

@@ -54,6 +54,8 @@ def search(
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
     calibrate: opt.Calibrate = False,
+    reject: opt.Reject = None,
+    reject_label: opt.RejectLabel = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = None,
     ray: opt.Ray = None,
@@ -82,6 +84,7 @@ def search(
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
+    training |= {"reject": reject, "reject_label": reject_label}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
     metric = metric or DEFAULT_METRIC[task.problem_type]
     check_metric(task.problem_type, metric)

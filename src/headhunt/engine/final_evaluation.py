@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headhunt.data import Split
-from headhunt.evaluation import decision_scores, fit_thresholds, measure
+from headhunt.evaluation import Decisions, RejectionRule, decision_scores, fit_decisions, measure
 from headhunt.run.directory import Key, RunDirectory, read_predictions
 from headhunt.run.events import DISK
 from headhunt.run.plan import Plan
@@ -46,6 +46,7 @@ class FinalEvaluation:
     metric: str
     study: Study
     calibrate: bool = False
+    reject: RejectionRule | None = None
     trust_remote_code: bool = False
     show_stage: Callable[[str], None] = lambda stage: None
     """Called with the current stage; an empty string refreshes the view."""
@@ -109,16 +110,25 @@ class FinalEvaluation:
         decisions = decision_scores(self.task.problem_type, self.metric, outputs, targets)
         return measure(self.task.problem_type, self.metric, decisions, targets)
 
-    def thresholds(self, trial: Trial) -> np.ndarray | None:
-        """Return the decision thresholds of a trial's labels; None unless a row may have several."""
-        found = self.predictions(trial)
-        return None if found is None else self.fit_thresholds(found[1], self.validation_targets[found[0]])
+    def held_out(self, trial: Trial | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return outputs and targets of rows that a trial's models were not trained on, if they are on disk.
 
-    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
-        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
-        if self.task.problem_type != "multi_label_classification":
+        They are those of the last training run, where it was evaluated itself, or of the trial's highest rung.
+        """
+        if trial is None:
             return None
-        return fit_thresholds(outputs, targets, self.metric)
+        path = self.directory.last_predictions(trial.number, 0)
+        found = read_predictions(path) if path.exists() else self.predictions(trial)
+        return None if found is None else (found[1], self.validation_targets[found[0]])
+
+    def decisions(self, held_out: tuple[np.ndarray, np.ndarray] | None) -> Decisions:
+        """Return thresholds, temperature and rejection of a model, fitted on outputs of `held_out`."""
+        if held_out is None:
+            return Decisions()
+        (outputs, targets), task = held_out, self.task
+        return fit_decisions(
+            task.problem_type, self.metric, outputs, targets, task.labels, calibrate=self.calibrate, reject=self.reject
+        )
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""

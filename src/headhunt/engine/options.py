@@ -10,6 +10,7 @@ from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
+from headhunt.evaluation import RejectionRule
 from headhunt.run.settings import DELIVER
 from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
@@ -83,6 +84,22 @@ def check_target(target: float | None, metric: str) -> None:
     most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
     if target is not None and not target <= most:
         raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
+
+
+def check_decisions(task: Task, calibrate: bool, reject: float | None, reject_label: str | None) -> None:
+    """Refuse to calibrate or reject what cannot be, before any work is done.
+
+    Raises:
+        HeadhuntError: If the task has no probabilities, or cannot have this rejection.
+    """
+    if calibrate and task.problem_type == "regression":
+        raise HeadhuntError(
+            "calibrate= needs classes or labels: a number has no probability. Leave it out; the report states how "
+            "large the errors are."
+        )
+    if reject is not None or reject_label is not None:
+        rule = RejectionRule(RejectionRule.coverage if reject is None else reject, reject_label)
+        rule.check(task.problem_type, task.labels)
 
 
 def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:

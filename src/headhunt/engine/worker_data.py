@@ -108,10 +108,15 @@ class WorkerData:
     def thresholds_of(self, trial: int) -> tuple[float, ...] | None:
         """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions."""
         path = self.directory.latest_predictions(trial)
-        if path is None:
+        if path is None or self.task.problem_type != "multi_label_classification":
             return None
         rows, outputs = read_predictions(path)
-        targets = np.concatenate([split.targets for split in self.splits])[rows]
+        return self.fit_thresholds(outputs, np.concatenate([split.targets for split in self.splits])[rows])
+
+    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[float, ...] | None:
+        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
+        if self.task.problem_type != "multi_label_classification":
+            return None
         return tuple(fit_thresholds(outputs, targets, self.settings.metric).tolist())
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
@@ -195,6 +200,8 @@ class WorkerData:
         layouts: dict[str, Callable[[], Tokens]] = {"joint": lambda: tokens}
         if spec.head.siamese:
             layouts = {"apart": tokens.split_pairs}
+        elif spec.head.windows:
+            layouts = {"windows": lambda: tokens.split_windows(spec.recipe.max_length)}
         elif self.task.pair and spec.recipe.swap_pairs:
             layouts["swapped"] = tokens.swapped
         for layout, make in layouts.items():

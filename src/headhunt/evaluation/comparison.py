@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, bootstrap_weights, decide, measure, scorer
+from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, bootstrap_weights, decide, scorer
 
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 
@@ -133,16 +133,16 @@ def _correct(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.
 
 
 def select_ensemble(
-    problem_type: str, metric: str, outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
+    problem_type: str, scores: Sequence[float], outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
 ) -> list[int]:
     """Return the positions of the outputs to average: the best, then greedily those that reduce the error most.
 
-    The first member is the best by the metric. Further members are chosen by squared error: it changes with every
+    The first member has the highest score. Further members are chosen by squared error: it changes with every
     output, while the accuracy of a few hundred rows changes by chance.
 
     Args:
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        metric: Name of the metric.
+        scores: Score of each model; higher is better.
         outputs: Outputs of each model, for the same rows.
         targets: True values.
         max_members: Maximum number of models in the ensemble.
@@ -152,9 +152,7 @@ def select_ensemble(
     def error(members: list[int]) -> float:
         return float(np.square(np.mean([outputs[i] for i in members], axis=0) - truth).mean())
 
-    members = [
-        max(range(len(outputs)), key=lambda i: (measure(problem_type, metric, outputs[i], targets), -error([i])))
-    ]
+    members = [max(range(len(outputs)), key=lambda i: (scores[i], -error([i])))]
     while len(members) < min(max_members, len(outputs)):
         errors = {i: error([*members, i]) for i in range(len(outputs)) if i not in members}
         best_addition = min(errors, key=errors.__getitem__)

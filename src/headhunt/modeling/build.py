@@ -161,7 +161,7 @@ def build(
     torch.manual_seed(seed)
     with quiet(), loading_errors(encoder):
         config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-        names = {
+        names: dict[str, Any] = {
             "id2label": dict(enumerate(labels or ["score"])),
             "label2id": {label: i for i, label in enumerate(labels or ["score"])},
             "problem_type": problem_type,

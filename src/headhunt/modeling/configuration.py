@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -19,6 +20,7 @@ class HeadhuntConfig(PretrainedConfig):
         head: The head as returned by `architecture.to_dict`.
         separator: Token that ends the first text of a pair.
         separators: Number of special tokens between the two texts of a pair.
+        window: Tokens of a window, and special tokens before and after a text; None if texts are read at once.
         kwargs: Fields of every configuration, such as label names, problem type and padding.
     """
 
@@ -30,11 +32,13 @@ class HeadhuntConfig(PretrainedConfig):
         head: dict[str, Any] | None = None,
         separator: int | None = None,
         separators: int = 1,
+        window: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         self.encoder = encoder or {}
         self.head = head or to_dict(Head())
         self.separator, self.separators = separator, separators
+        self.window = None if window is None else list(window)
         super().__init__(**kwargs)
 
     @property
