@@ -8,6 +8,8 @@ from conftest import sentences
 from searches import QUICK
 
 import headhunt
+from headhunt import Space, Task
+from headhunt.engine.search import _resolve_space
 from headhunt.engine.selection import EnsembleChoice
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import apply_thresholds, fit_thresholds, measure
@@ -138,3 +140,32 @@ def test_search_with_two_encoders_uses_the_better_solved_one(tmp_path, encoders)
     proposed = [trial for trial in state.trials if trial.origin not in ("plain", "solved")]
     assert len(proposed) == 2 and {trial.spec.encoder for trial in proposed} == {better}
     assert done.result.verdict.claim != "untested" and done.load().predict(["a good movie"])
+
+
+def test_search_reads_long_texts_in_windows(tmp_path, encoders):
+    """The word that decides is beyond the maximum length: only windows see it."""
+    texts = [f"{'the film was a plot ' * 6}{text}" for text in TEXTS]
+    space = Space.from_dict(
+        {
+            "head": {"pooling": "mean", "windows": ["mean", "max"]},
+            "recipe": {"epochs": 3.0, "learning_rate": 1e-2, "freeze": ["embeddings", "all"]},
+        }
+    )
+    done = search(tmp_path, (texts, LABELS), encoders(), space=space, trials=4, max_length=16)
+    proposed = [trial for trial in done.state.trials if trial.spec.head.windows]
+    assert len(proposed) == 2 and all(trial.best for trial in proposed)
+    assert any(trial.results[trial.best[0]].extra["first_layer"] is not None for trial in proposed)  # stored by window
+    plain = next(trial for trial in done.state.trials if trial.is_plain)
+    assert max(trial.best[1] for trial in proposed) > plain.best[1] + 0.1
+    winner = headhunt.load(done.directory.models / done.result.winner_model)
+    assert winner.spec.head.windows and winner.takes[0] > 60
+    assert done.result.test.scores["winner"]["accuracy"].value > done.result.test.scores["plain"]["accuracy"].value
+
+
+def test_default_space_offers_windows_if_texts_are_cut(encoders):
+    for texts, max_length, expected in ((TEXTS, 6, True), (TEXTS, 64, False)):
+        task = Task.load((texts, LABELS))
+        space, _ = _resolve_space("default", [encoders()], task, max_length, False)
+        assert ("windows" in space.tree["head"]) == expected
+    pairs = Task.load((TEXTS, OTHERS, LABELS))
+    assert "windows" not in _resolve_space("default", [encoders()], pairs, 6, False)[0].tree["head"]
