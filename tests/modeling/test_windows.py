@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,19 @@ def test_short_texts_have_the_outputs_of_a_head_without_windows(encoders):
     short = sentences(8)[0]
     outputs = [make(encoders(), windows, pooling="mean").outputs(short) for windows in (None, "mean", "max")]
     assert outputs[1] == pytest.approx(outputs[0], abs=1e-5) and outputs[2] == pytest.approx(outputs[0], abs=1e-5)
+
+
+def test_windows_are_saved_with_the_model(encoders, tmp_path):
+    predictor = make(encoders(), "attention", pooling="max", layers=2)
+    loaded = Predictor.load(predictor.save(tmp_path / "model"), precision="fp32")
+    assert loaded.takes == predictor.takes and loaded.outputs(TEXTS) == pytest.approx(
+        predictor.outputs(TEXTS), abs=1e-6
+    )
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["window"] == [LENGTH, 1, 1]
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "window": [2, 1, 1]}))
+    with pytest.raises(ModelError, match="window must be a length of 8 to 32768"):
+        Predictor.load(tmp_path / "model")
 
 
 def test_windows_are_refused_for_pairs(encoders):

@@ -182,7 +182,17 @@ def print_result(search: Search, console: Console) -> None:
         early = name == "winner" and delivered == "best so far"
         words = "the best model so far" if early else MODEL_NAMES[name]
         score = scores[search.settings.metric]
-        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}")
+        others = "".join(
+            f"; {other} {scores[other].value:.4f}"
+            for other in ("micro_f1", "macro_f1")
+            if search.task.problem_type == "multi_label_classification" and other != search.settings.metric
+        )
+        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
+    if result.test and (rejection := result.test.rejection):
+        console.print(
+            f"the model answers {rejection.coverage:.1%} of the test rows, {rejection.accuracy:.1%} of them correctly; "
+            f"without rejecting it is {rejection.accuracy_of_all:.1%}"
+        )
     if result.test_evaluations > 1:
         console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
     if delivered == "plain" and result.winner_model:
