@@ -4,7 +4,7 @@ Test rows whose texts are among the training rows are left out, and at most 2,00
 sample in which every class or label occurs at least twice, if the data set has two such rows.
 
 The official test rows of clinc150 are 18 % out of scope, the training rows 0.7 %. Only those in scope are used as test
-rows, which is the usual "in-scope accuracy". The training rows keep theirs.
+rows, which is the usual "in-scope accuracy". The training rows keep theirs. clinc150_oos has all test rows.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ class DataSet:
     """The split that the test rows are drawn from."""
     without: str | None = None
     """Class whose test rows are left out."""
+    folder: str | None = None
+    """Subdirectory of the data directory; by default the name."""
 
 
 DATA_SETS = {
     "sst2": DataSet(test="dev"),
     "ag_news": DataSet(),
     "clinc150": DataSet(without="oos"),
+    "clinc150_oos": DataSet(folder="clinc150"),
     "goemotions": DataSet(LABELS),
+    "reuters90": DataSet(LABELS),
+    "imdb": DataSet(),
     "stsb": DataSet(REGRESSION, pair=True),
     "mrpc": DataSet(pair=True),
     "cr": DataSet(),
@@ -84,8 +89,9 @@ def draw(name: str, data: Path, folder: Path, rows: int | None, test_rows: int =
     if name == MILLION:
         train, test = make_million(data, rows or 1_000_000)
     else:
-        train = pandas.read_parquet(data / name / "train.parquet")[columns]
-        test = pandas.read_parquet(data / name / f"{chosen.test}.parquet")[columns]
+        source = data / (chosen.folder or name)
+        train = pandas.read_parquet(source / "train.parquet")[columns]
+        test = pandas.read_parquet(source / f"{chosen.test}.parquet")[columns]
         train = sample(train, rows, chosen.problem_type)
     seen = set(zip(*(train[column] for column in columns[:-1]), strict=True))
     unseen = [key not in seen for key in zip(*(test[column] for column in columns[:-1]), strict=True)]

@@ -74,6 +74,33 @@ def fit_frozen(task: Task, encoder: str, limit: float) -> Reference:
     return Reference(predictions, len(features), round(seconds, 2), linear.penalty, linear.threshold)
 
 
+def frozen_outputs(task: Task, encoder: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return out-of-fold outputs of the training rows and outputs of the test rows, of the model of `fit_frozen`.
+
+    Args:
+        task: The data.
+        encoder: Directory of the encoder.
+    """
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    train, test, encode = task.splits["train"], task.splits["test"], _MeanEncoder(encoder)
+    features = encode(train.texts(), train.texts_b())
+    linear = _LinearModel(task.problem_type, DENSE_PENALTIES, lambda model: make_pipeline(StandardScaler(), model))
+    linear.fit(features, train.targets, float("inf"))
+    folds = np.arange(len(features)) % FOLDS
+    held_out = linear._out_of_fold(features, train.targets, folds, linear.penalty)
+    return held_out, linear._outputs(linear.model, encode(test.texts(), test.texts_b()))
+
+
+def frozen_cosines(task: Task, encoder: str) -> np.ndarray:
+    """Return the cosine of the two texts of each test row, from the mean of the frozen encoder's last layer."""
+    encode, test = _MeanEncoder(encoder), task.splits["test"]
+    first, second = encode(test.texts(), None), encode(test.texts_b() or [], None)
+    cosines: np.ndarray = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    return cosines
+
+
 def fit_tfidf(task: Task, limit: float) -> Reference:
     """Fit a linear model on the TF-IDF weights of words and pairs of words.
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headhunt.errors import ModelError
-from headhunt.evaluation import check_thresholds
+from headhunt.evaluation import Decisions, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import (
     has_unknown_encoder,
@@ -42,12 +42,14 @@ OUTPUT_NOUNS = {"single_label_classification": "classes", "multi_label_classific
 class Prediction:
     """The prediction for one text or pair."""
 
-    label: str | list[str] | float
-    """The class, the labels, or the number."""
+    label: str | list[str] | float | None
+    """The class, the labels, or the number; None if the text is rejected."""
     probability: float | None
-    """Probability of that class, or of the least probable of several labels; None in regression."""
+    """Probability of the best class, or of the least probable of several labels; None in regression."""
     probabilities: dict[str, float]
     """Probability of every label; empty in regression."""
+    rejected: bool = False
+    """True if the model does not answer this text."""
 
 
 class Predictor:
@@ -63,6 +65,7 @@ class Predictor:
         spec: The candidate, if known.
         facts: Further data to save with the model, such as scores and versions.
         thresholds: Probability from which a row has a label, for each of several labels; 0.5 by default.
+        rejection: The texts that the model does not answer; by default it answers all.
         device: Device to run on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
     """
@@ -79,6 +82,7 @@ class Predictor:
         spec: Spec | None = None,
         facts: dict[str, Any] | None = None,
         thresholds: Sequence[float] | None = None,
+        rejection: Rejection | None = None,
         device: torch.device | None = None,
         precision: str = "auto",
     ) -> None:
@@ -90,6 +94,7 @@ class Predictor:
         self.precision = precision
         self.thresholds = thresholds
         self._by_task: dict[str, Predictor] = {}
+        self.rejection = rejection
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
@@ -106,6 +111,19 @@ class Predictor:
         vars(self.model.config).pop("thresholds", None)
         if self._thresholds is not None:
             self.model.config.thresholds = list(self._thresholds)
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """The texts that the model does not answer; None if it answers all. It is stored in config.json."""
+        return self._rejection
+
+    @rejection.setter
+    def rejection(self, rejection: Rejection | None) -> None:
+        data = None if rejection is None else asdict(rejection)
+        self._rejection = check_rejection(data, self.problem_type, self.labels)
+        vars(self.model.config).pop("rejection", None)
+        if data is not None:
+            self.model.config.rejection = data
 
     def __repr__(self) -> str:
         output = f"{len(self.labels)} {OUTPUT_NOUNS[self.problem_type]}" if self.labels else "a number"
@@ -186,6 +204,8 @@ class Predictor:
         probabilities = dict(zip(self.labels, row.tolist(), strict=True))
         if self.problem_type == "single_label_classification":
             best = max(probabilities, key=probabilities.__getitem__)
+            if self.rejection and self.rejection.rejects(row[None], self.labels)[0]:
+                return Prediction(None, probabilities[best], probabilities, rejected=True)
             return Prediction(best, probabilities[best], probabilities)
         thresholds = self.thresholds or (0.5,) * len(self.labels)
         chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
@@ -268,7 +288,7 @@ class Predictor:
             self.tokenizer,
             texts,
             texts_b,
-            max_length=self.recipe.max_length,
+            max_length=self.takes[0],
             truncation=self.recipe.truncation,
             each=self.takes[2],
         )
@@ -277,7 +297,8 @@ class Predictor:
     def takes(self) -> tuple[int, Literal["end", "middle"], bool]:
         """Maximum length, truncation, and True if both apply to each text of a pair. Equal models share tokens."""
         each = bool(self.spec and self.spec.head.siamese) or getattr(self.model.config, "cuts_each", False)
-        return self.recipe.max_length, self.recipe.truncation, each
+        longest = self.spec.head.reads(self.recipe.max_length) if self.spec else self.recipe.max_length
+        return longest, self.recipe.truncation, each
 
     def tokens_to_outputs(
         self, tokens: Tokens | TaskTokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
@@ -316,7 +337,10 @@ class Predictor:
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
 
     def calibrate(self, temperature: float) -> None:
-        """Divide the logits by a temperature, within the model, so that every tool that loads it sees it."""
+        """Divide the logits by a temperature, within the model, so that every tool that loads it sees it.
+
+        The thresholds of several labels are moved with their probabilities: the labels of a text stay the same.
+        """
         if self.tasks:
             raise ModelError(
                 "A model of several tasks cannot be calibrated; calibrate that of one task, for_task(NAME)."
@@ -327,7 +351,19 @@ class Predictor:
             with torch.no_grad():
                 output_of(self.model).weight.div_(temperature)
                 output_of(self.model).bias.div_(temperature)
+        if self.thresholds is not None:
+            moved = apply_temperature(np.array(self.thresholds), temperature, several=True)
+            self.thresholds = np.clip(moved, 1e-6, 1 - 1e-6).tolist()
         self.facts["temperature"] = temperature
+
+    def decide_by(self, decisions: Decisions) -> None:
+        """Use thresholds, temperature and rejection that were fitted on outputs of this model, each where given."""
+        if decisions.thresholds is not None:
+            self.thresholds = decisions.thresholds
+        if decisions.temperature is not None:
+            self.calibrate(decisions.temperature)
+        if decisions.rejection is not None:
+            self.rejection = decisions.rejection
 
     def save(self, folder: str | Path, *, card: bool = True) -> Path:
         """Write a folder that transformers can load, with or without Headhunt.
@@ -338,13 +374,14 @@ class Predictor:
         """
         folder = Path(folder)
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
-        self.thresholds = self._thresholds  # another predictor of the same model may have replaced them
+        # Another predictor of the same model may have replaced them.
+        self.thresholds, self.rejection = self._thresholds, self._rejection
         for link in [path for path in folder.glob("*") if path.is_symlink()]:
             link.unlink()  # save_pretrained would write to the file that it points to
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.
-            self.tokenizer.model_max_length = self.recipe.max_length
+            self.tokenizer.model_max_length = self.takes[0]
             self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
         facts = {
@@ -419,6 +456,9 @@ class Predictor:
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)
                 known["thresholds"] = check_thresholds(thresholds, known["problem_type"], len(known["labels"]))
+            if known["problem_type"] == "single_label_classification":
+                rejection = getattr(model.config, "rejection", None)
+                known["rejection"] = check_rejection(rejection, known["problem_type"], known["labels"])
             options: dict[str, Any] = {"device": device, "precision": precision}
             predictor = cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, **options)
             # Settings that do not fit each other, or the weights, are found by the first prediction only.

@@ -13,9 +13,10 @@ from study_toys import LADDER, open_study
 import headhunt
 from headhunt.engine import selection
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.final_test import _compare, _deliver, _test_result
+from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
 from headhunt.engine.selection import FinalistScores, choose_winner, evaluate_finalists
+from headhunt.engine.test_scores import score_test_rows
 from headhunt.engine.verdict import conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
@@ -235,9 +236,8 @@ def test_average_of_training_runs_is_delivered_and_tested(finalists):
     assert (final.directory.model / "name").read_text() == average.name
     targets = final.test.targets
     right, wrong = (np.eye(2)[labels][None] for labels in (targets, 1 - targets))
-    result = _test_result(
-        final, contest, {average.name: right, folders[0].name: wrong, folders[1].name: wrong}, average
-    )
+    outputs = {average.name: right, folders[0].name: wrong, folders[1].name: wrong}
+    result = score_test_rows(final, contest, outputs, outputs, average)
     assert result.scores["winner"]["accuracy"].value == 1.0
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from conftest import sentences
 from searches import QUICK
 
 import headhunt
+from headhunt import Space, Task
+from headhunt.engine.search import _resolve_space
+from headhunt.engine.selection import EnsembleChoice
+from headhunt.errors import HeadhuntError
+from headhunt.evaluation import apply_thresholds, fit_thresholds, measure
+from headhunt.report import write as write_report
+from headhunt.run.directory import read_predictions
+from headhunt.run.task import open_task
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -28,7 +37,12 @@ TASKS = {
         "label": [len(text) / 7 + (label == "good") for text, label in zip(TEXTS, LABELS, strict=True)],
     },
 }
-PROBLEM_TYPES = {"several labels": "multi_label_classification", "a number": "regression"}
+TASKS |= {f"{name}, pairs": {**TASKS[name], "text_b": OTHERS} for name in ("several labels", "a number")}
+
+
+def problem_type_of(task: str) -> str:
+    types = {"several labels": "multi_label_classification", "a number": "regression"}
+    return types.get(task.split(",")[0], "single_label_classification")
 
 
 def search(tmp_path, data, encoder, **options):
@@ -37,17 +51,82 @@ def search(tmp_path, data, encoder, **options):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_search_ends_tested(tmp_path, encoders, task):
-    problem_type = PROBLEM_TYPES.get(task, "single_label_classification")
-    done = search(tmp_path, TASKS[task], encoders(), problem_type=problem_type)
+def test_search_ends_tested(tmp_path, encoders, task, monkeypatch):
+    monkeypatch.setattr(EnsembleChoice, "better_than", lambda choice, score: choice.score is not None)
+    problem_type, calibrate = problem_type_of(task), task == "several labels, pairs"
+    reject = {"one text": {"reject": 0.7}, "pairs": {"reject_label": "other"}}.get(task, {})
+    done = search(tmp_path, TASKS[task], encoders(), problem_type=problem_type, calibrate=calibrate, **reject)
     result = done.result
-    assert done.task.problem_type == problem_type and done.task.pair == (task == "pairs")
+    assert done.task.problem_type == problem_type and done.task.pair == ("pairs" in task)
     assert result.verdict.claim in ("gain", "no gain") and {"winner", "plain"} <= result.test.scores.keys()
     assert result.test.rows == done.task.rows["test"] and done.settings.metric in result.test.scores["winner"]
     assert {"plain", "solved"} <= {trial.origin for trial in done.state.trials}
     assert all(trial.best for trial in done.state.trials if trial.origin in ("plain", "solved"))
-    assert len(done.load().predict(["a good movie"], ["a bad film"] if task == "pairs" else None)) == 1
+    assert len(done.load().predict(["a good movie"], ["a bad film"] if "pairs" in task else None)) == 1
     assert done.directory.read_plan().folds == 3
+    if problem_type == "multi_label_classification":
+        check_thresholds(done)
+    elif problem_type == "regression":
+        assert result.test.errors.error > 0 and 0 <= result.test.errors.coverage <= 1
+    if calibrate:
+        check_calibration(done)
+    if reject:
+        check_rejection(done, **reject)
+
+
+def check_rejection(done, reject=0.9, reject_label=None):
+    """What the delivered model rejects is what the result, the card and the report say."""
+    model, test = done.load(), open_task(done.directory.task, ("test",)).splits["test"]
+    scores, outside = done.result.test.rejection, [done.task.labels[row] == reject_label for row in test.targets]
+    assert model.rejection.label == reject_label == scores.label and scores.asked == reject
+    assert model.rejection.threshold == pytest.approx(scores.threshold) and model.facts["temperature"]
+    predictions = model.predict(test.texts(), test.texts_b())
+    inside = [each for each, other in zip(predictions, outside, strict=True) if not other]
+    assert scores.coverage == pytest.approx(np.mean([not each.rejected for each in inside]), abs=1 / len(inside))
+    assert all((each.label is None) == each.rejected for each in predictions)
+    assert not any(each.label == reject_label for each in predictions if not each.rejected)
+    assert scores.outside_rows == sum(outside) and headhunt.load(done.directory.ensemble).rejection is not None
+    card = (done.model_dir / "README.md").read_text()
+    assert "Rejected texts: those whose best class" in card and f"{scores.accuracy * 100:.1f} %" in card
+    page = write_report(done.run_dir).read_text()
+    assert "Rejected texts" in page and "accuracy of the answers" in page
+
+
+def check_thresholds(done):
+    """Several labels are tested with the thresholds of the saved models, in both averages of F1."""
+    result, test = done.result, open_task(done.directory.task, ("test",)).splits["test"]
+    assert result.test.calibration and result.test.temperature and result.ensemble
+    for role, folder in {result.verdict.delivered: done.model_dir, "ensemble": done.directory.ensemble}.items():
+        predictor = headhunt.load(folder)
+        assert set(predictor.thresholds) != {0.5}
+        decisions = apply_thresholds(predictor.outputs(test.texts(), test.texts_b()), predictor.thresholds)
+        for metric in ("micro_f1", "macro_f1"):
+            score = measure(predictor.problem_type, metric, decisions, test.targets)
+            assert score == pytest.approx(result.test.scores[role][metric].value, abs=1e-6)
+    members = [read_predictions(done.directory.latest_predictions(number)) for number in result.ensemble_members]
+    mean = np.mean([outputs for _, outputs in members], axis=0)
+    train = open_task(done.directory.task).splits["train"].targets[members[0][0]]
+    expected = fit_thresholds(mean, train, "micro_f1")
+    if not done.settings.calibrate:
+        assert headhunt.load(done.directory.ensemble).thresholds == pytest.approx(expected)
+
+
+def check_calibration(done):
+    """A temperature changes probabilities and thresholds, and no decision."""
+    source, delivered = headhunt.load(done.directory.models / done.result.model_from), done.load()
+    assert delivered.facts["temperature"] != 1 and "temperature" not in source.facts
+    assert delivered.thresholds != source.thresholds
+    first, second = source.outputs(TEXTS, OTHERS), delivered.outputs(TEXTS, OTHERS)
+    assert not np.allclose(first, second, atol=1e-4)
+    labels = [[each.label for each in model.predict(TEXTS, OTHERS)] for model in (source, delivered)]
+    assert labels[0] == labels[1]
+    assert "temperature" in headhunt.load(done.directory.ensemble).facts
+
+
+def test_search_refuses_to_calibrate_numbers(tmp_path, encoders):
+    with pytest.raises(HeadhuntError, match="calibrate= needs classes or labels: a number has no probability"):
+        search(tmp_path, TASKS["a number"], encoders(), problem_type="regression", calibrate=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_search_with_two_encoders_uses_the_better_solved_one(tmp_path, encoders):
@@ -61,3 +140,32 @@ def test_search_with_two_encoders_uses_the_better_solved_one(tmp_path, encoders)
     proposed = [trial for trial in state.trials if trial.origin not in ("plain", "solved")]
     assert len(proposed) == 2 and {trial.spec.encoder for trial in proposed} == {better}
     assert done.result.verdict.claim != "untested" and done.load().predict(["a good movie"])
+
+
+def test_search_reads_long_texts_in_windows(tmp_path, encoders):
+    """The word that decides is beyond the maximum length: only windows see it."""
+    texts = [f"{'the film was a plot ' * 6}{text}" for text in TEXTS]
+    space = Space.from_dict(
+        {
+            "head": {"pooling": "mean", "windows": ["mean", "max"]},
+            "recipe": {"epochs": 3.0, "learning_rate": 1e-2, "freeze": ["embeddings", "all"]},
+        }
+    )
+    done = search(tmp_path, (texts, LABELS), encoders(), space=space, trials=4, max_length=16)
+    proposed = [trial for trial in done.state.trials if trial.spec.head.windows]
+    assert len(proposed) == 2 and all(trial.best for trial in proposed)
+    assert any(trial.results[trial.best[0]].extra["first_layer"] is not None for trial in proposed)  # stored by window
+    plain = next(trial for trial in done.state.trials if trial.is_plain)
+    assert max(trial.best[1] for trial in proposed) > plain.best[1] + 0.1
+    winner = headhunt.load(done.directory.models / done.result.winner_model)
+    assert winner.spec.head.windows and winner.takes[0] > 60
+    assert done.result.test.scores["winner"]["accuracy"].value > done.result.test.scores["plain"]["accuracy"].value
+
+
+def test_default_space_offers_windows_if_texts_are_cut(encoders):
+    for texts, max_length, expected in ((TEXTS, 6, True), (TEXTS, 64, False)):
+        task = Task.load((texts, LABELS))
+        space, _ = _resolve_space("default", [encoders()], task, max_length, False)
+        assert ("windows" in space.tree["head"]) == expected
+    pairs = Task.load((TEXTS, OTHERS, LABELS))
+    assert "windows" not in _resolve_space("default", [encoders()], pairs, 6, False)[0].tree["head"]

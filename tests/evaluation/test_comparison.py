@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
-from headhunt.evaluation import compare, select_ensemble
+from headhunt.evaluation import compare, measure, metric_names, scorer, select_ensemble
 
 CLASSES = "single_label_classification"
 
@@ -73,6 +74,33 @@ def test_compare_handles_regression_and_multi_label():
     assert compare("multi_label_classification", "micro_f1", [marks] * 2, [1 - marks] * 2, marks).significant
 
 
+@pytest.mark.parametrize("problem_type", [CLASSES, "multi_label_classification", "regression"])
+def test_scorer_of_weights_equals_measure_of_drawn_rows(problem_type):
+    rng = np.random.default_rng(8)
+    if problem_type == "regression":
+        outputs, targets = rng.normal(size=60).round(1), rng.integers(0, 5, 60) / 3  # ties in both
+    else:
+        outputs = rng.random((60, 4))
+        targets = rng.integers(0, 4, 60) if problem_type == CLASSES else (rng.random((60, 4)) < 0.4).astype(np.int64)
+    drawn = rng.integers(0, 60, (3, 60))
+    weights = np.array([np.bincount(rows, minlength=60) for rows in drawn], np.float64)
+    for metric in metric_names(problem_type):
+        expected = [measure(problem_type, metric, outputs[rows], targets[rows]) for rows in drawn]
+        assert scorer(problem_type, metric, outputs, targets)(weights) == pytest.approx(expected, abs=1e-12)
+
+
+def test_compare_of_rank_correlations_equals_a_bootstrap_with_scipy():
+    rng = np.random.default_rng(9)
+    truth = rng.normal(size=80)
+    run, baseline = truth + rng.normal(0, 1, 80), truth + rng.normal(0, 1, 80)
+    gains = [
+        spearmanr(run[rows], truth[rows])[0] - spearmanr(baseline[rows], truth[rows])[0]
+        for rows in np.random.default_rng(1).integers(0, 80, (400, 80))
+    ]
+    comparison = compare("regression", "spearman", [run], [baseline], truth)
+    assert (comparison.high - comparison.low) / 3.92 == pytest.approx(np.std(gains), rel=0.1)
+
+
 def test_compare_signs_lower_error_as_gain():
     truth = np.random.default_rng(4).normal(size=200)
     comparison = compare("regression", "mse", [truth + 0.1] * 2, [truth + 0.5] * 2, truth)
@@ -93,7 +121,8 @@ def test_select_ensemble_adds_only_members_that_help():
     logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(5)]  # right four times in five, surer where right
     good = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
     bad = outputs_with_accuracy(targets, 0.3, rng)
-    members = select_ensemble(CLASSES, "accuracy", [*good, bad], targets, 6)
+    scores = [measure(CLASSES, "accuracy", each, targets) for each in (*good, bad)]
+    members = select_ensemble(CLASSES, scores, [*good, bad], targets, 6)
     assert 5 not in members and len(members) >= 2
     mean = np.mean([([*good, bad])[i] for i in members], axis=0)
     assert (mean.argmax(1) == targets).mean() >= max((outputs.argmax(1) == targets).mean() for outputs in good)
@@ -104,4 +133,4 @@ def test_select_ensemble_respects_max_members():
     targets = rng.integers(0, 2, 300)
     logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(4)]
     outputs = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
-    assert len(select_ensemble(CLASSES, "accuracy", outputs, targets, 1)) == 1
+    assert len(select_ensemble(CLASSES, [0.0] * len(outputs), outputs, targets, 1)) == 1

@@ -58,6 +58,8 @@ ARGUMENTS = (
     "precision",
     "private",
     "probabilities",
+    "reject",
+    "reject_label",
     "problem_type",
     "ray",
     "read_timeout",

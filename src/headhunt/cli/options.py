@@ -178,6 +178,23 @@ Calibrate = Annotated[
     bool,
     typer.Option("--calibrate", help="Calibrate probabilities with temperature scaling.", rich_help_panel=TRAINING),
 ]
+Reject = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Answer only this share of the texts, such as 0.9: predictions with a low probability are rejected.",
+        show_default="answer all",
+        rich_help_panel=TRAINING,
+    ),
+]
+RejectLabel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS",
+        help="Class of texts that fit no other class. They are rejected; --reject is then 0.9 by default.",
+        rich_help_panel=TRAINING,
+    ),
+]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(

@@ -185,7 +185,17 @@ def print_result(search: Search, console: Console) -> None:
         early = name == "winner" and delivered == "best so far"
         words = "the best model so far" if early else MODEL_NAMES[name]
         score = scores[search.settings.metric]
-        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}")
+        others = "".join(
+            f"; {other} {scores[other].value:.4f}"
+            for other in ("micro_f1", "macro_f1")
+            if search.task.problem_type == "multi_label_classification" and other != search.settings.metric
+        )
+        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
+    if result.test and (rejection := result.test.rejection):
+        console.print(
+            f"the model answers {rejection.coverage:.1%} of the test rows, {rejection.accuracy:.1%} of them correctly; "
+            f"without rejecting it is {rejection.accuracy_of_all:.1%}"
+        )
     for task in result.test.tasks if result.test else ():
         known = {MODEL_NAMES[name].removeprefix("the "): scores[task.metric] for name, scores in task.scores.items()}
         values = ", ".join(f"{name} {score.value:.4f}" for name, score in known.items())

@@ -53,7 +53,7 @@ def predict(
     from headhunt.engine import api
 
     predictor = api.load(model, device=device).for_task(task)
-    with open_writer(out, as_json, predictor.pair) as writer:
+    with open_writer(out, as_json, predictor.pair, predictor.rejection is not None) as writer:
         if source and source != "-":
             predict_file(predictor, source, text, text_b, writer)
             return
@@ -151,12 +151,14 @@ class PredictionWriter:
     Args:
         stream: The text stream to write to.
         style: "json", "csv", or "plain" for labels without the input.
+        rejects: Whether the model rejects texts: add a column that says which.
     """
 
-    def __init__(self, stream: IO[str], style: str) -> None:
+    def __init__(self, stream: IO[str], style: str, rejects: bool = False) -> None:
         self.stream, self.style, self.started = stream, style, False
         self.table = csv.writer(stream)
         self.added = ["label", "probability", *(["probabilities"] if style == "json" else [])]
+        self.added += ["rejected"] if rejects else []
 
     def write(self, columns: dict[str, list[Any]], predictions: Iterable[Prediction]) -> None:
         """Write rows. An input column named like an added one becomes `input_NAME`, as in a corpus."""
@@ -172,23 +174,26 @@ class PredictionWriter:
         label, probability = prediction.label, prediction.probability
         if self.style == "json":
             row |= {"label": label, "probability": probability, "probabilities": prediction.probabilities}
+            row |= {"rejected": prediction.rejected} if "rejected" in self.added else {}
             print(json.dumps(row, ensure_ascii=False, default=str), file=self.stream)
             return
-        name = "|".join(label) if isinstance(label, list) else label
+        name = "|".join(label) if isinstance(label, list) else "" if label is None else label
         if self.style == "csv":
-            self.table.writerow([*map(format_cell, row.values()), name, probability])
+            rejected = [prediction.rejected] if "rejected" in self.added else []
+            self.table.writerow([*map(format_cell, row.values()), name, probability, *rejected])
         else:
             print(name if probability is None else f"{name}\t{probability:.4f}", file=self.stream)
 
 
 @contextmanager
-def open_writer(out: Path | None, as_json: bool, pair: bool) -> Iterator[PredictionWriter]:
+def open_writer(out: Path | None, as_json: bool, pair: bool, rejects: bool = False) -> Iterator[PredictionWriter]:
     """Open a writer to a file, which appears only when the block ends without an error, or to standard output.
 
     Args:
         out: The file; standard output if None.
         as_json: Write JSON lines whatever the suffix.
         pair: Name two text columns in the header of an empty table.
+        rejects: Add a column for rejected texts.
 
     Raises:
         HeadhuntError: If the file cannot be written.
@@ -207,7 +212,7 @@ def open_writer(out: Path | None, as_json: bool, pair: bool) -> Iterator[Predict
                 message = f"--out must be a file that can be written; {out}: {error.strerror}."
                 raise HeadhuntError(message) from None
             stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = PredictionWriter(stream, style)
+        writer = PredictionWriter(stream, style, rejects)
         yield writer
         if not writer.started:  # no texts: a table without rows
             writer.write({name: [] for name in (("text", "text_b") if pair else ("text",))}, [])

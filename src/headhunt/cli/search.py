@@ -56,6 +56,8 @@ def search(
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
     calibrate: opt.Calibrate = False,
+    reject: opt.Reject = None,
+    reject_label: opt.RejectLabel = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = None,
     ray: opt.Ray = None,
@@ -83,6 +85,7 @@ def search(
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
+    training |= {"reject": reject, "reject_label": reject_label}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
     view = SearchView(choose_metric(task, metric))
     end_search(engine.search(task, out=out, **limits, **choices, **training, **compute, view=view), json_)

@@ -27,6 +27,7 @@ NAMES = {
     "blocks": "encoder blocks",
     "pooling": "pooling",
     "siamese": "siamese comparison",
+    "windows": "windows of long texts",
     "mlp": "MLP",
     "dropout": "head dropout",
     "learning_rate": "learning rate",

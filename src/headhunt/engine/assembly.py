@@ -16,7 +16,7 @@ from headhunt.data import Split, Task
 from headhunt.errors import ModelError
 from headhunt.modeling.build import build, build_tasks, load_tokenizer, longest_input
 from headhunt.predictor import Predictor
-from headhunt.spec import Spec
+from headhunt.spec import Recipe, Spec
 from headhunt.training.device import pick_device
 from headhunt.training.features import Features, TaskFeatures
 from headhunt.training.loop import Training
@@ -24,6 +24,8 @@ from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.solve import Solving, SolvingTasks
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
+
+MEASURED_TEXTS, CUT_SHARE = 1000, 0.05  # windows are offered if this share of the first texts is cut
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ def build_model(
     """Return the untrained model of a candidate, and the candidate with a length its encoder can take."""
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
+    if spec.head.windows and (task.pair or task.tasks):
+        found = "several tasks" if task.tasks else "two texts"
+        raise ModelError(f"A head that reads windows ({spec.head.windows}) takes one text; this model has {found}.")
     recipe = spec.recipe
     shared: dict[str, Any] = {
         "separators": SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
@@ -81,7 +86,28 @@ def build_model(
     limit = longest_input(model)
     if limit is not None and spec.recipe.max_length > limit:
         spec = replace(spec, recipe=replace(spec.recipe, max_length=limit))  # no encoder reads beyond its positions
+    if spec.head.windows:
+        special = SpecialTokens.of(tokenizer, pair=False)
+        model.config.window = [spec.recipe.max_length, len(special.before), len(special.after)]
     return model, spec
+
+
+def cuts_many(task: Task, encoder: str, max_length: int | None, trust_remote_code: bool = False) -> bool:
+    """Return whether many of the training texts are longer than an encoder reads, so that windows may pay.
+
+    Args:
+        task: The data. Windows are for single texts.
+        encoder: Hugging Face model name or local folder.
+        max_length: Maximum number of tokens per text; that of a recipe by default.
+        trust_remote_code: Allow code that comes with the encoder to run.
+    """
+    if task.pair or task.tasks:
+        return False
+    tokenizer = load_tokenizer(encoder, trust_remote_code)
+    texts = task.splits["train"].texts(0, MEASURED_TEXTS)
+    longest = max_length or Recipe().max_length
+    lengths = tokenise(tokenizer, texts, max_length=longest + 1).lengths
+    return bool((lengths > longest).mean() >= CUT_SHARE)
 
 
 def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) -> Tokens | TaskTokens:
@@ -95,7 +121,7 @@ def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) 
     """
     texts = [text for split in rows for text in split.texts()]
     texts_b = [text for split in rows for text in split.texts_b() or []] if task.pair else None
-    options: dict[str, Any] = {"max_length": spec.recipe.max_length, "truncation": spec.recipe.truncation}
+    options: dict[str, Any] = {"max_length": spec.input_length, "truncation": spec.recipe.truncation}
     options["each"] = spec.head.siamese is not None
     if not task.tasks:
         return tokenise(tokenizer, texts, texts_b, **options)
@@ -110,7 +136,8 @@ def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) 
 
 def token_key(spec: Spec) -> tuple[Any, ...]:
     """Return a key that is equal for candidates that read texts in the same way."""
-    return (spec.encoder, spec.recipe.max_length, spec.recipe.truncation, spec.head.siamese is not None)
+    layout = (spec.head.siamese is not None, spec.head.windows is not None)
+    return (spec.encoder, spec.recipe.max_length, spec.recipe.truncation, *layout)
 
 
 def assemble(

@@ -236,6 +236,7 @@ class SearchDriver:
             metric=self.settings.metric,
             study=study,
             calibrate=self.settings.calibrate,
+            reject=self.settings.rejection,
             trust_remote_code=self.resources.trust_remote_code,
             show_stage=show_stage,
             plan=study.plan,

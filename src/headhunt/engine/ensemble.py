@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from headhunt.errors import ModelError
+from headhunt.evaluation import Decisions
 from headhunt.modeling.build import equal_tokenizers, load_tokenizer
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.model import HeadhuntForSequenceClassification
@@ -89,6 +90,7 @@ def join(members: Iterable[Predictor], facts: dict[str, Any] | None = None) -> P
 def save_ensemble(
     folder: Path,
     facts: Mapping[str, Any],
+    decisions: Decisions | None = None,
     *,
     load: Callable[[Path], Predictor] = Predictor.load,
     check: Callable[[Predictor], object] | None = None,
@@ -97,8 +99,9 @@ def save_ensemble(
 
     Args:
         folder: Folder whose subfolders are saved models.
-        facts: Further data to save with the ensemble. `thresholds` are those of several labels; without them, the mean
-            of the members' thresholds.
+        facts: Further data to save with the ensemble.
+        decisions: Thresholds, temperature and rejection that were fitted on the mean outputs. Without them, thresholds
+            are the mean of the members' thresholds.
         load: Loads a saved model.
         check: Called with the ensemble before it is saved; raises an error if it must not be.
 
@@ -106,10 +109,9 @@ def save_ensemble(
         ModelError: If the models cannot be joined.
     """
     members = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
-    own = {name: value for name, value in facts.items() if name != "thresholds"}
-    predictor = join(map(load, members), own)
-    if facts.get("thresholds") is not None:
-        predictor.thresholds = facts["thresholds"]
+    predictor = join(map(load, members), dict(facts))
+    if decisions is not None:
+        predictor.decide_by(decisions)
     if check is not None:
         check(predictor)
     predictor.save(folder)
@@ -169,6 +171,7 @@ def _plain_config(config: Any) -> dict[str, Any]:
         "auto_map",
         "architectures",
         "thresholds",
+        "rejection",
         "dtype",
         "torch_dtype",
         "transformers_version",

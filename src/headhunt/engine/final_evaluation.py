@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headhunt.data import Split
-from headhunt.evaluation import Evaluation, decision_scores, evaluate, evaluate_tasks, fit_thresholds, measure
+from headhunt.evaluation import (
+    Decisions,
+    Evaluation,
+    RejectionRule,
+    decision_scores,
+    evaluate,
+    evaluate_tasks,
+    fit_decisions,
+    measure,
+)
 from headhunt.run.directory import Key, RunDirectory, read_predictions
 from headhunt.run.events import DISK
 from headhunt.run.plan import Plan
@@ -32,6 +41,8 @@ AVERAGING_SECONDS = 12.0  # for averaging their weights
 RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with all training runs
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
+# A rank correlation takes long to bootstrap: seconds per row and training run, and training runs that are compared.
+RANKING_SECONDS, RANKED_TEST_RUNS, RANKED_VALIDATION_RUNS = 1e-4, 12, 24
 JobT = TypeVar("JobT", bound=Request)
 
 
@@ -44,6 +55,7 @@ class FinalEvaluation:
     metric: str
     study: Study
     calibrate: bool = False
+    reject: RejectionRule | None = None
     trust_remote_code: bool = False
     show_stage: Callable[[str], None] = lambda stage: None
     """Called with the current stage; an empty string refreshes the view."""
@@ -117,16 +129,25 @@ class FinalEvaluation:
         """Return the mean score of outputs of several tasks, and the scores of each task."""
         return evaluate_tasks(self.metric, outputs, targets, [task.labels for task in self.task.tasks])
 
-    def thresholds(self, trial: Trial) -> np.ndarray | None:
-        """Return the decision thresholds of a trial's labels; None unless a row may have several."""
-        found = self.predictions(trial)
-        return None if found is None else self.fit_thresholds(found[1], self.validation_targets[found[0]])
+    def held_out(self, trial: Trial | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return outputs and targets of rows that a trial's models were not trained on, if they are on disk.
 
-    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
-        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
-        if self.task.problem_type != "multi_label_classification":
+        They are those of the last training run, where it was evaluated itself, or of the trial's highest rung.
+        """
+        if trial is None:
             return None
-        return fit_thresholds(outputs, targets, self.metric)
+        path = self.directory.last_predictions(trial.number, 0)
+        found = read_predictions(path) if path.exists() else self.predictions(trial)
+        return None if found is None else (found[1], self.validation_targets[found[0]])
+
+    def decisions(self, held_out: tuple[np.ndarray, np.ndarray] | None) -> Decisions:
+        """Return thresholds, temperature and rejection of a model, fitted on outputs of `held_out`."""
+        if held_out is None or self.task.tasks:
+            return Decisions()
+        (outputs, targets), task = held_out, self.task
+        return fit_decisions(
+            task.problem_type, self.metric, outputs, targets, task.labels, calibrate=self.calibrate, reject=self.reject
+        )
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""
@@ -276,7 +297,18 @@ class FinalEvaluation:
             more = (TRAINING_RUNS - 1) * sum(training) / self.workers
             shared += more if shared + more <= RUNS_FRACTION * self.budget.total else 0.0
             averaging = AVERAGING_SECONDS
-        return max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared) + averaging + 5.0
+        alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
+        return alone + averaging + self.bootstrap_seconds + 5.0
+
+    @property
+    def bootstrap_seconds(self) -> float:
+        """Estimate the seconds of comparing finalists and tested models; next to none unless numbers are predicted."""
+        if self.task.problem_type != "regression":
+            return 0.0
+        test, train = self.task.rows.get("test", 0), self.task.rows["train"]
+        test = min(test, self.plan.test_rows) if self.plan else test
+        validation = min(train, self.plan.validation_rows) if self.plan else train
+        return RANKING_SECONDS * (test * RANKED_TEST_RUNS + validation * RANKED_VALIDATION_RUNS)
 
 
 def best_with_training_run(study: Study, folds: int) -> Trial | None:

@@ -20,21 +20,16 @@ from headhunt.engine.selection import (
     choose_ensemble,
     choose_winner,
     evaluate_finalists,
-    temperature_of,
 )
-from headhunt.engine.task_results import score_test_rows
+from headhunt.engine.test_scores import decisions_on_test_rows, folds_name, paired_runs, score_test_rows
 from headhunt.engine.verdict import conclude
 from headhunt.evaluation import (
     Comparison,
-    Mistake,
-    apply_thresholds,
+    Decisions,
     compare,
     decision_scores,
-    evaluate,
-    find_mistakes,
     format_score,
     measure,
-    reliability_bins,
     standard_error,
 )
 from headhunt.run import schema
@@ -42,10 +37,7 @@ from headhunt.run.directory import read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
-    PLAIN,
-    SOLVED,
     TFIDF,
-    WINNER,
     Delivered,
     Finalist,
     Importance,
@@ -53,7 +45,6 @@ from headhunt.run.results import (
     ModelCost,
     RungSummary,
     SearchResult,
-    TestResult,
     TrialSummary,
     Verdict,
 )
@@ -94,7 +85,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         contest, scores = score_last_training(final, contest)
         winner = contest.winner
     final.show_stage("predicting the test rows")
-    predictions = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
+    outputs = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
+    predictions = decisions_on_test_rows(final, contest, choice, outputs)
     if tested:
         contest = contest.without_untested(predictions)
     comparison = _compare(final, contest, predictions)
@@ -102,9 +94,9 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     costs = _measure_costs(
         final, [trial.number for trial in pair if trial.number in scores.by_trial] + list(scores.by_trial)
     )
-    test = _test_result(final, contest, predictions, source)
+    test = score_test_rows(final, contest, predictions, outputs, source)
     better = choice.better_than(scores.mean(winner))
-    ensemble, note = _save_ensemble(final, choice.members) if better else (None, None)
+    ensemble, note = _save_ensemble(final, choice) if better else (None, None)
     result = SearchResult(
         reason=reason,
         metric=final.metric,
@@ -156,23 +148,17 @@ def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job
     for trial in {trial.number: trial for trial in trials}.values():
         checkpoint = final.study.checkpoints.latest(trial.number)
         if checkpoint is not None and trial.best and trial.best[0] == final.study.ladder.top:
-            path = final.directory.test_predictions(_folds_name(trial))
+            path = final.directory.test_predictions(folds_name(trial))
             rows = final.study.rows_of(trial, trial.best[0])
             request = final.request(PredictTestRowsByFold, trial, rows=rows, checkpoint=checkpoint, predictions=path)
-            jobs[_folds_name(trial)] = (request, path)
+            jobs[folds_name(trial)] = (request, path)
     return jobs
-
-
-def _folds_name(trial: Trial) -> str:
-    return f"folds-{trial.number:06d}"
 
 
 def _predict_test_rows(
     final: FinalEvaluation, contest: Contest, choice: EnsembleChoice, by_fold: Mapping[str, Job]
 ) -> dict[str, np.ndarray]:
     """Return predictions of the test rows by name (models, rows, outputs); those there was no time for are left out.
-
-    For several labels, they are decision scores: the thresholds are at 0.5.
 
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
@@ -189,17 +175,13 @@ def _predict_test_rows(
         trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
         jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
-    predictions = {
-        name: apply_thresholds(read_test_predictions(path), final.thresholds(final.state.trials[request.trial]))
-        for name, (request, path) in jobs.items()
-        if path.exists()
-    }
-    if predictions:
-        final.study.ledger.append(FinalTestRun(sorted(predictions)))
-    members = [_folds_name(trial) for trial in choice.members]
-    if members and all(name in predictions for name in members):
-        predictions[ENSEMBLE] = np.mean([predictions[name].mean(0) for name in members], axis=0)[None]
-    return predictions
+    outputs = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
+    if outputs:
+        final.study.ledger.append(FinalTestRun(sorted(outputs)))
+    members = [folds_name(trial) for trial in choice.members]
+    if members and all(name in outputs for name in members):
+        outputs[ENSEMBLE] = np.mean([outputs[name].mean(0) for name in members], axis=0)[None]
+    return outputs
 
 
 def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str, np.ndarray]) -> Comparison | None:
@@ -207,35 +189,10 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
 
     Every training run of both counts: those on all rows, and those of the folds, each on the same rows.
     """
-    pairs = _paired_runs(contest, predictions)
+    pairs = paired_runs(contest, predictions)
     if pairs is None:
         return None
     return compare(final.task.problem_type, final.metric, *pairs, final.test.targets)
-
-
-def _paired_runs(
-    contest: Contest, predictions: Mapping[str, np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-    """Return outputs of as many training runs of the winner as of the plain head; None if one has no predictions."""
-    if contest.winner is None or contest.plain is None:
-        return None
-    outputs: list[dict[str, np.ndarray]] = []
-    for trial in (contest.winner, contest.plain):
-        prefix = len(f"{trial.number:06d}")
-        runs = {p.name[prefix:]: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions}
-        if not runs:
-            return None
-        folds = predictions.get(_folds_name(trial), ())
-        outputs.append(runs | {f"fold {i}": output for i, output in enumerate(folds)})
-    if contest.winner.is_solved:  # training it again would change nothing
-        solution = next(iter(outputs[0].values()))
-        outputs[0] |= {name: solution for name in outputs[1] if name not in outputs[0]}
-    shared = [name for name in outputs[0] if name in outputs[1]]
-    if shared:
-        winner, plain = ([runs[name] for name in shared] for runs in outputs)
-    else:
-        winner, plain = ([next(iter(runs.values()))] for runs in outputs)
-    return winner, plain
 
 
 def _deliver(
@@ -255,24 +212,26 @@ def _deliver(
     for name, trial in order:
         if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
-            if final.calibrate and final.task.problem_type == "single_label_classification":
-                _calibrate(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
+            _finish(final, trial)
             return name, models[0]
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
+        _finish(final, final.state.trials[final.state.model.trial] if final.state.model else None)
     return "best so far", best
 
 
-def _calibrate(folder: Path, temperature: float | None, trust_remote_code: bool) -> None:
-    """Divide the logits of a saved model by a temperature, within its last layer: any tool that loads it sees it."""
-    if temperature is None:
+def _finish(final: FinalEvaluation, trial: Trial | None) -> None:
+    """Calibrate the delivered model and let it reject texts, if that was asked for. Any tool sees the calibration."""
+    decisions = replace(final.decisions(final.held_out(trial)), thresholds=None)  # it has its thresholds already
+    if decisions == Decisions():
         return
     import torch
 
     from headhunt.predictor import Predictor
 
-    predictor = Predictor.load(folder, device=torch.device("cpu"), trust_remote_code=trust_remote_code)
-    predictor.calibrate(temperature)
+    folder, trust = final.directory.model, final.trust_remote_code
+    predictor = Predictor.load(folder, device=torch.device("cpu"), trust_remote_code=trust)
+    predictor.decide_by(decisions)
     with atomic_directory(folder) as partial:
         predictor.save(partial, card=False)
 
@@ -291,8 +250,9 @@ def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, M
     return costs
 
 
-def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[str | None, str | None]:
+def _save_ensemble(final: FinalEvaluation, choice: EnsembleChoice) -> tuple[str | None, str | None]:
     """Save the ensemble of the models of every fold of each member; return its name, or why there is none."""
+    members = choice.members
     too_late = "there was no time to save it. To save it, run: headhunt verdict RUN"
     if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
         return None, too_late
@@ -316,7 +276,7 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[st
             if sum(outcome.outcome == "ok" for _, outcome in done) < len(members):
                 raise _IncompleteError(too_late)
             facts = {"trials": [trial.number for trial in members], "training_runs_of_each": final.folds}
-            joining = final.request(JoinModels, members[0], folder=partial, facts=facts)
+            joining = final.request(JoinModels, members[0], folder=partial, facts=facts, decisions=choice.decisions)
             outcomes = [outcome for _, outcome in final.run([joining], final.before_deadline(1.0))]
             if not outcomes or outcomes[0].outcome != "ok":
                 message = outcomes[0].extra.get("message") if outcomes else None
@@ -328,22 +288,6 @@ def _save_ensemble(final: FinalEvaluation, members: Sequence[Trial]) -> tuple[st
 
 class _IncompleteError(Exception):
     """The ensemble could not be saved, in time or within the limits."""
-
-
-def _references(final: FinalEvaluation) -> dict[str, np.ndarray]:
-    """Return the test predictions of the solved head and of TF-IDF, where they were made in time."""
-    found: dict[str, np.ndarray] = {}
-    solved = [trial for trial in final.state.leaderboard() if trial.is_solved and trial.best]
-    if solved and solved[0].best:
-        path = final.directory.test_predictions(final.directory.trial_model(solved[0].number, solved[0].best[0]).name)
-        if path.exists():
-            found[SOLVED] = apply_thresholds(read_test_predictions(path), final.thresholds(solved[0]))[0]
-    path, validation = final.directory.test_predictions(TFIDF), final.directory.reference_predictions(TFIDF)
-    if path.exists() and validation.exists():
-        rows, outputs = read_predictions(validation)
-        thresholds = final.fit_thresholds(outputs, final.validation_targets[rows])
-        found[TFIDF] = apply_thresholds(read_test_predictions(path), thresholds)[0]
-    return {name: outputs for name, outputs in found.items() if len(outputs) == len(final.test)}
 
 
 def _with_reference(final: FinalEvaluation, verdict: Verdict) -> Verdict:
@@ -364,51 +308,6 @@ def _with_reference(final: FinalEvaluation, verdict: Verdict) -> Verdict:
         f"({format_score(final.metric, score)}); it is not delivered because it is no encoder, "
         "but scikit-learn fits it in seconds.",
     )
-
-
-def _test_result(
-    final: FinalEvaluation, contest: Contest, predictions: Mapping[str, np.ndarray], source: Path | None
-) -> TestResult | None:
-    """Return scores and details on the test rows of every model that predicted them."""
-    references = _references(final)
-    outputs: dict[str, np.ndarray] = {}
-    for name, trial in ((WINNER, contest.winner), (PLAIN, contest.plain)):
-        tested = [path.name for path in contest.candidates_of(trial) if path.name in predictions]
-        if tested:
-            outputs[name] = predictions[tested[0]][0]
-    if ENSEMBLE in predictions:
-        outputs[ENSEMBLE] = predictions[ENSEMBLE][0]
-    if WINNER not in outputs and source is not None and source.name in predictions:
-        outputs[WINNER] = predictions[source.name][0]
-    if not outputs:
-        return None
-    outputs |= references
-    targets, task = final.test.targets, final.task
-    if task.tasks:
-        return score_test_rows(final, outputs, _paired_runs(contest, predictions))
-    evaluations = {name: evaluate(task.problem_type, one, targets, task.labels) for name, one in outputs.items()}
-    result = TestResult(len(targets), {name: evaluation.scores for name, evaluation in evaluations.items()})
-    if task.problem_type != "single_label_classification":
-        return result
-    winner = outputs.get(WINNER)
-    return replace(
-        result,
-        confusion={name: found.confusion for name, found in evaluations.items() if name in (WINNER, PLAIN)},
-        calibration=() if winner is None else tuple(reliability_bins(winner, targets)),
-        temperature=temperature_of(final, contest.winner),
-        mistakes=() if winner is None else _mistakes(final, winner, outputs.get(PLAIN)),
-    )
-
-
-def _mistakes(final: FinalEvaluation, winner: np.ndarray, plain: np.ndarray | None) -> tuple[Mistake, ...]:
-    """Return the winner's mistakes on the test rows that a person should read first."""
-    test = final.test
-
-    def read_texts(row: int) -> tuple[str, str | None]:
-        second = test.texts_b(row, row + 1)
-        return test.texts(row, row + 1)[0], second[0] if second else None
-
-    return find_mistakes(winner, test.targets, final.task.labels, read_texts, plain)
 
 
 def summarise_rungs(state: State, fractions: Sequence[float]) -> tuple[RungSummary, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import DEFAULT_METRIC, check_metric
+from headhunt.evaluation import DEFAULT_METRIC, RejectionRule, check_metric
 from headhunt.run.settings import DELIVER
 from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
@@ -109,6 +109,22 @@ def choose_metric(task: Task, metric: str | None) -> str:
         if each.metric == "mse":
             raise HeadhuntError(f"Task {each.name!r}: the mean over tasks needs pearson or spearman; found mse.")
     return ",".join(each.metric or DEFAULT_METRIC[each.problem_type] for each in task.tasks)
+
+
+def check_decisions(task: Task, calibrate: bool, reject: float | None, reject_label: str | None) -> None:
+    """Refuse to calibrate or reject what cannot be, before any work is done.
+
+    Raises:
+        HeadhuntError: If the task has no probabilities, or cannot have this rejection.
+    """
+    if calibrate and task.problem_type == "regression":
+        raise HeadhuntError(
+            "calibrate= needs classes or labels: a number has no probability. Leave it out; the report states how "
+            "large the errors are."
+        )
+    if reject is not None or reject_label is not None:
+        rule = RejectionRule(RejectionRule.coverage if reject is None else reject, reject_label)
+        rule.check(task.problem_type, task.labels)
 
 
 def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headhunt.data import Task
 from headhunt.engine.ablation import run_ablation
 from headhunt.engine.driver import Resources, SearchDriver, View, config_of_encoder
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
     check_choices,
+    check_decisions,
     check_deliver,
     check_target,
     choose_metric,
@@ -147,6 +149,8 @@ def search(
     max_size: str | float | None = None,
     max_memory: str | float | None = None,
     calibrate: bool = False,
+    reject: float | None = None,
+    reject_label: str | None = None,
     max_length: int | None = None,
     deliver: str = "best",
     started: float | None = None,
@@ -175,7 +179,10 @@ def search(
         max_latency: Maximum median latency for one text, as 20 or "20ms", on one CPU thread or a GPU.
         max_size: Maximum size of the weights, as 60 or "60MB".
         max_memory: Maximum memory of a worker process, as 4000 or "4GB"; candidates that need more are left out.
-        calibrate: Whether to calibrate probabilities with temperature scaling.
+        calibrate: Whether to calibrate probabilities with temperature scaling, of classes or of several labels.
+        reject: Share of the texts that the delivered model answers, such as 0.9; it rejects those it is least sure of.
+            Probabilities are then calibrated too. By default all are answered.
+        reject_label: Class of texts that fit no other class: they are rejected, and `reject` is 0.9 by default.
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
         deliver: "best" delivers the model with the best score on validation rows; "plain-unless-proven" the plain head,
             unless the test rows prove that the winner is better.
@@ -196,6 +203,7 @@ def search(
     if calibrate and task.tasks:
         raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
     check_deliver(deliver)
+    check_decisions(task, calibrate, reject, reject_label)
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
     encoders: tuple[str, ...] = ()
     if encoder is not None:
@@ -204,7 +212,7 @@ def search(
         texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
         gpu = encoder == "auto" and device != "cpu" and has_gpu()
         encoders = resolve_encoders(encoder, texts=texts, max_size=size, gpu=gpu, trust_remote_code=trust_remote_code)
-    chosen, baseline = _resolve_space(space, encoders, trust_remote_code)
+    chosen, baseline = _resolve_space(space, encoders, task, max_length, trust_remote_code)
     config_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
         from headhunt.modeling.build import check_length
@@ -229,6 +237,8 @@ def search(
         max_size=size,
         max_memory=parse_quantity(max_memory, MEGABYTES, "max_memory", "4GB"),
         calibrate=calibrate,
+        reject=reject,
+        reject_label=reject_label,
         max_length=max_length,
         encoders=encoders if len(encoders) > 1 else (),
         deliver=deliver,
@@ -343,15 +353,27 @@ def _check_seeds(seeds: int) -> None:
         raise HeadhuntError(f"seeds= must be at least 1; found {seeds}.")
 
 
-def _resolve_space(space: str | Path | Space, encoders: Sequence[str], trust_remote_code: bool) -> tuple[Space, str]:
-    """Return the space, and the encoder of the plain head: the one the space names, or the first that was given."""
+def _resolve_space(
+    space: str | Path | Space,
+    encoders: Sequence[str],
+    task: Task,
+    max_length: int | None,
+    trust_remote_code: bool,
+) -> tuple[Space, str]:
+    """Return the space, and the encoder of the plain head: the one the space names, or the first that was given.
+
+    The default space offers to read texts in windows if many of them would be cut.
+    """
     first = encoders[0] if encoders else None
     if str(space) in NAMED and not isinstance(space, Space):
+        from headhunt.engine.assembly import cuts_many
         from headhunt.modeling.build import freezable_layers, load_config
 
         configs = [load_config(encoder, trust_remote_code) for encoder in encoders or (DEFAULT_ENCODER,)]
         # Any encoder may be chosen: offer numbers of frozen layers that all of them have.
-        return Space.load(str(space), min(map(freezable_layers, configs))), first or DEFAULT_ENCODER
+        layers, encoder = min(map(freezable_layers, configs)), first or DEFAULT_ENCODER
+        windows = cuts_many(task, encoder, max_length, trust_remote_code)
+        return Space.load(str(space), layers, windows=windows), encoder
     chosen = space if isinstance(space, Space) else Space.load(str(space))
     named = chosen.tree.get("encoder")
     if named is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
-from headhunt.evaluation import compare, decision_scores, fit_temperature, select_ensemble
+from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import Trial
 from headhunt.study.requests import EvaluateTrial
@@ -27,6 +27,8 @@ class EnsembleChoice:
 
     members: list[Trial]
     score: float | None
+    decisions: Decisions = field(default_factory=Decisions)
+    """Fitted on the mean prediction."""
 
     def better_than(self, score: float | None) -> bool:
         """Return whether the mean scores above a single trial on rows that none of its models has seen."""
@@ -144,10 +146,12 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
         return EnsembleChoice([], None)
     outputs = [predictions for _, (_, predictions) in available]
     targets = final.validation_targets[available[0][1][0]]
-    problem_type, metric = final.task.problem_type, final.metric
-    chosen = select_ensemble(problem_type, metric, outputs, targets, MAXIMUM_MEMBERS)
-    score = final.score(np.mean([outputs[i] for i in chosen], axis=0), targets)
-    return EnsembleChoice([available[i][0] for i in chosen], score)
+    problem_type = final.task.problem_type
+    scores = [final.score(each, targets) for each in outputs]
+    chosen = select_ensemble(problem_type, scores, outputs, targets, MAXIMUM_MEMBERS)
+    mean = np.mean([outputs[i] for i in chosen], axis=0)
+    members = [available[i][0] for i in chosen]
+    return EnsembleChoice(members, final.score(mean, targets), final.decisions((mean, targets)))
 
 
 def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) -> list[Predicted]:
@@ -159,12 +163,3 @@ def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) ->
 
     equal = encoders_with_equal_tokenizer(encoders, final.trust_remote_code)
     return [(trial, predictions) for trial, predictions in available if trial.spec.encoder in equal]
-
-
-def temperature_of(final: FinalEvaluation, trial: Trial | None) -> float | None:
-    """Return the temperature that calibrates a candidate, fitted on rows it was not trained on."""
-    predictions = final.predictions(trial) if trial is not None else None
-    if predictions is None:
-        return None
-    rows, outputs = predictions
-    return round(fit_temperature(outputs, final.validation_targets[rows]), 4)

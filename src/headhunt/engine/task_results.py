@@ -11,7 +11,7 @@ from headhunt.evaluation import compare, parts_of
 from headhunt.run.results import PLAIN, WINNER, TaskResult, TestResult
 
 
-def score_test_rows(
+def score_tasks(
     final: FinalEvaluation,
     outputs: Mapping[str, np.ndarray],
     runs: tuple[list[np.ndarray], list[np.ndarray]] | None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
@@ -142,10 +142,10 @@ class TrialRunner(WorkerData):
             losses += fold.losses
             first_layer = fold.first_layer
         evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
-        if training_runs >= 1 and not spec.head.plain:  # the plain head's score counts, however low it is
-            self._refuse_collapse(predictions, evaluated, losses)
         truth, metric = self.targets[evaluated], self.settings.metric
         decisions = decision_scores(self.task.problem_type, metric, predictions, truth)
+        if training_runs >= 1 and not spec.head.plain:  # the plain head's score counts, however low it is
+            self._refuse_collapse(decisions, truth, losses)
         score = measure(self.task.problem_type, metric, decisions, truth)
         if not math.isfinite(score):
             raise _CollapsedError(f"its {metric} is not a number")
@@ -233,15 +233,14 @@ class TrialRunner(WorkerData):
         )
         return self._evaluate(evaluation, stop)
 
-    def _refuse_collapse(self, outputs: np.ndarray, rows: np.ndarray, losses: list[float]) -> None:
+    def _refuse_collapse(self, decisions: np.ndarray, targets: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""
-        targets = self.targets[rows]
         if self.task.tasks:
-            parts = parts_of(self.settings.metric, outputs, targets)
+            parts = parts_of(self.settings.metric, decisions, targets)
             if all(_predicts_the_same(part.problem_type, part.outputs, part.targets) for part in parts):
                 raise _CollapsedError("it predicts the same for every text, in every task")
             return
-        same = _predicts_the_same(self.task.problem_type, outputs, targets)
+        same = _predicts_the_same(self.task.problem_type, decisions, targets)
         if same and (not losses or losses[-1] > CONSTANT_LOSS * baseline_loss(self.task.problem_type, targets)):
             raise _CollapsedError("it predicts the same for every text")
 
@@ -282,21 +281,24 @@ class TrialRunner(WorkerData):
             request.keep_unfinished and training.step >= LEAST_FINISHED * training.steps
         ):
             raise _StoppedError
+        thresholds = self.thresholds_of(request.trial)
         if validated is not None:
             training.model.eval()
             evaluated = self.folds[0][1]
             outputs = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
             outputs = training.objective.rescale(outputs, ready.tokens.tasks_of(evaluated))
             write_arrays(validated, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
-        count = request.rows
-        self._save(ready, request, request.out, "all training rows" if count is None else f"{count:,} training rows")
+            # This very model has not seen these rows; the trial's models have learned from fewer.
+            thresholds = self.fit_thresholds(outputs, self.targets[evaluated])
+        trained_on = "all training rows" if request.rows is None else f"{request.rows:,} training rows"
+        self._save(ready, request, request.out, trained_on, thresholds)
         return Outcome("ok", examples=training.examples)
 
     def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
         with scratch_directory(request.out.parent) as scratch:
             folds = [scratch / fold_name(number) for number in range(len(self.folds) if request.checkpoint else 0)]
             for number, folder in enumerate(folds):
-                self._save(self._trained_fold(request, number, stop), request, folder, "one fold of the training rows")
+                self._save_fold(self._trained_fold(request, number, stop), request, folder)
                 if stop():
                     raise _StoppedError
             models = [*request.models, *folds]
@@ -307,7 +309,7 @@ class TrialRunner(WorkerData):
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
         ready = self._trained_fold(request, 0, stop)
-        self._save(ready, request, request.out, "one fold of the training rows")
+        self._save_fold(ready, request, request.out)
         return Outcome("ok")
 
     def _save_all_folds(self, request: SaveAllFolds, stop: Stop) -> Outcome:
@@ -316,7 +318,7 @@ class TrialRunner(WorkerData):
                 raise _StoppedError
             ready = self._trained_fold(request, number, stop)
             place = request.out / f"{request.trial:06d}-{number}"
-            self._save(ready, request, place, "one fold of the training rows")
+            self._save_fold(ready, request, place)
         return Outcome("ok")
 
     def _join_models(self, request: JoinModels, stop: Stop) -> Outcome:
@@ -324,7 +326,7 @@ class TrialRunner(WorkerData):
             if self._cost_check.limited:
                 self._cost_check(request.folder, lambda: ensemble, *self.sample_texts())
 
-        save_ensemble(request.folder, request.facts, load=self._load, check=check)
+        save_ensemble(request.folder, request.facts, request.decisions, load=self._load, check=check)
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:
@@ -351,10 +353,14 @@ class TrialRunner(WorkerData):
     def _write_test_predictions(self, path: Path, outputs: list[np.ndarray]) -> None:
         write_arrays(path, outputs=np.stack(outputs).astype(np.float32))
 
-    def _save(self, ready: Assembly, request: Request, out: Path, trained_on: str) -> None:
+    def _save_fold(self, ready: Assembly, request: Request, out: Path) -> None:
+        self._save(ready, request, out, "one fold of the training rows", self.thresholds_of(request.trial))
+
+    def _save(
+        self, ready: Assembly, request: Request, out: Path, trained_on: str, thresholds: Sequence[float] | None
+    ) -> None:
         ready.training.finish()
-        if self.task.problem_type == "multi_label_classification":
-            ready.predictor.thresholds = self.thresholds_of(request.trial)
+        ready.predictor.thresholds = thresholds
         ready.predictor.facts |= {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "task": {"name": self.task.name, "trained_on": trained_on},

@@ -117,10 +117,15 @@ class WorkerData:
     def thresholds_of(self, trial: int) -> tuple[float, ...] | None:
         """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions."""
         path = self.directory.latest_predictions(trial)
-        if path is None:
+        if path is None or self.task.problem_type != "multi_label_classification":
             return None
         rows, outputs = read_predictions(path)
-        targets = np.concatenate([split.targets for split in self.splits])[rows]
+        return self.fit_thresholds(outputs, np.concatenate([split.targets for split in self.splits])[rows])
+
+    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[float, ...] | None:
+        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
+        if self.task.problem_type != "multi_label_classification":
+            return None
         return tuple(fit_thresholds(outputs, targets, self.settings.metric).tolist())
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
@@ -214,10 +219,12 @@ class WorkerData:
 
 
 def _layouts(tokens: Tokens, spec: Spec) -> dict[str, Callable[[], Tokens]]:
-    """Return the rows as a candidate's encoder reads them: as they are, swapped, or each text of a pair alone."""
+    """Return the rows as an encoder reads them: as they are, swapped, each text of a pair alone, or in windows."""
     pair = tokens.firsts is not None
     if spec.head.siamese and pair:
         return {"apart": tokens.split_pairs}
+    if spec.head.windows:
+        return {"windows": lambda: tokens.split_windows(spec.recipe.max_length)}
     swapped = {"swapped": tokens.swapped} if pair and spec.recipe.swap_pairs else {}
     return {"joint": lambda: tokens, **swapped}
 

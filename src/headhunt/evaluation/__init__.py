@@ -1,12 +1,24 @@
 """Metrics, paired comparisons, calibration and thresholds; needs no torch."""
 
 from headhunt.evaluation.calibration import (
+    ErrorBound,
     ReliabilityBin,
+    apply_temperature,
+    bound_errors,
     expected_calibration_error,
     fit_temperature,
     reliability_bins,
 )
 from headhunt.evaluation.comparison import Comparison, compare, select_ensemble, standard_error
+from headhunt.evaluation.decisions import (
+    Decisions,
+    Rejection,
+    RejectionRule,
+    RejectionScores,
+    check_rejection,
+    fit_decisions,
+    score_rejection,
+)
 from headhunt.evaluation.metrics import (
     DEFAULT_METRIC,
     METRICS,
@@ -27,6 +39,7 @@ from headhunt.evaluation.metrics import (
     measure,
     metric_names,
     parts_of,
+    scorer,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
 from headhunt.evaluation.thresholds import (
@@ -42,14 +55,22 @@ __all__ = [
     "METRICS",
     "ClassScores",
     "Comparison",
+    "Decisions",
+    "ErrorBound",
     "Evaluation",
     "Metric",
     "Mistake",
+    "Rejection",
+    "RejectionRule",
+    "RejectionScores",
     "ReliabilityBin",
     "Score",
     "TaskPart",
+    "apply_temperature",
     "apply_thresholds",
+    "bound_errors",
     "check_metric",
+    "check_rejection",
     "check_thresholds",
     "class_scores",
     "compare",
@@ -61,6 +82,7 @@ __all__ = [
     "expected_calibration_error",
     "find_metric",
     "find_mistakes",
+    "fit_decisions",
     "fit_temperature",
     "fit_thresholds",
     "format_difference",
@@ -70,6 +92,8 @@ __all__ = [
     "metric_names",
     "parts_of",
     "reliability_bins",
+    "score_rejection",
+    "scorer",
     "select_ensemble",
     "standard_error",
 ]

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headhunt.evaluation.metrics import BOOTSTRAP_SAMPLES, MULTI_TASK, decide, measure, parts_of
+from headhunt.evaluation.metrics import (
+    BOOTSTRAP_SAMPLES,
+    MULTI_TASK,
+    bootstrap_weights,
+    decide,
+    measure,
+    parts_of,
+    scorer,
+)
 
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 
@@ -90,14 +98,13 @@ def _row_error(
             np.mean([_correct(problem_type, run, targets) for run in runs], axis=0) for runs in (outputs, baseline)
         ]
         return float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
-
-    def mean_score(runs: Sequence[np.ndarray], rows: np.ndarray) -> float:
-        return float(np.mean([measure(problem_type, metric, run[rows], targets[rows]) for run in runs]))
-
-    rng = np.random.default_rng(seed)
+    scorers = [[scorer(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
     samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
-    draws = [rng.integers(0, len(targets), len(targets)) for _ in range(samples)]
-    return float(np.std([mean_score(outputs, rows) - mean_score(baseline, rows) for rows in draws]))
+    draws = []
+    for weights in bootstrap_weights(np.random.default_rng(seed), len(targets), samples):
+        scores, others = (np.array([score(weights) for score in each]) for each in scorers)
+        draws.append((scores - others).mean(0))
+    return float(np.std(np.concatenate(draws)))
 
 
 def standard_error(
@@ -123,10 +130,11 @@ def standard_error(
         right = float(_correct(problem_type, outputs, targets).sum())
         accuracy = (right + 1) / (len(targets) + 2)
         return float(np.sqrt(accuracy * (1 - accuracy) / len(targets)))
-    rng = np.random.default_rng(0)
-    draws = (rng.integers(0, len(targets), len(targets)) for _ in range(samples))
-    scores = [measure(problem_type, metric, outputs[rows], targets[rows]) for rows in draws]
-    return float(np.std([score for score in scores if np.isfinite(score)] or [0.0]))
+    score = scorer(problem_type, metric, outputs, targets)
+    draws = bootstrap_weights(np.random.default_rng(0), len(targets), samples)
+    scores = np.concatenate([score(weights) for weights in draws])
+    finite = scores[np.isfinite(scores)]
+    return float(np.std(finite)) if len(finite) else 0.0
 
 
 def _from_variances(gain: float, row_variance: float, gains: Sequence[float]) -> Comparison:
@@ -154,16 +162,16 @@ def _correct(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.
 
 
 def select_ensemble(
-    problem_type: str, metric: str, outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
+    problem_type: str, scores: Sequence[float], outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
 ) -> list[int]:
     """Return the positions of the outputs to average: the best, then greedily those that reduce the error most.
 
-    The first member is the best by the metric. Further members are chosen by squared error: it changes with every
+    The first member has the highest score. Further members are chosen by squared error: it changes with every
     output, while the accuracy of a few hundred rows changes by chance.
 
     Args:
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        metric: Name of the metric.
+        scores: Score of each model; higher is better.
         outputs: Outputs of each model, for the same rows.
         targets: True values.
         max_members: Maximum number of models in the ensemble.
@@ -173,9 +181,7 @@ def select_ensemble(
     def error(members: list[int]) -> float:
         return float(np.square(np.mean([outputs[i] for i in members], axis=0) - truth).mean())
 
-    members = [
-        max(range(len(outputs)), key=lambda i: (measure(problem_type, metric, outputs[i], targets), -error([i])))
-    ]
+    members = [max(range(len(outputs)), key=lambda i: (scores[i], -error([i])))]
     while len(members) < min(max_members, len(outputs)):
         errors = {i: error([*members, i]) for i in range(len(outputs)) if i not in members}
         best_addition = min(errors, key=errors.__getitem__)

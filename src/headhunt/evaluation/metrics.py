@@ -6,7 +6,7 @@ confusion matrix, so a thousand bootstrap samples of a million rows are drawn as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from headhunt.errors import HeadhuntError
 
 BOOTSTRAP_SAMPLES = 1000
+BATCH = 50  # bootstrap samples at a time: weights of all of them would fill the memory
 _CLASSES, _LABELS, _REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MULTI_TASK = "multi_task"
 
@@ -204,17 +205,48 @@ def measure(problem_type: str, metric: str, outputs: np.ndarray, targets: np.nda
     if problem_type == MULTI_TASK:
         parts = parts_of(metric, outputs, targets)
         return float(np.mean([measure(part.problem_type, part.metric, part.outputs, part.targets) for part in parts]))
+    return float(scorer(problem_type, metric, outputs, targets)(np.ones((1, len(targets))))[0])
+
+
+def scorer(
+    problem_type: str, metric: str, outputs: np.ndarray, targets: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function from weights of rows (samples, rows) to scores (samples,), signed as those of `measure`.
+
+    A bootstrap sample is a weight of each row: how often it was drawn. Rows are sorted and counted only once.
+
+    Args:
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        metric: Name of the metric.
+        outputs: Probabilities (rows, labels), or numbers (rows,).
+        targets: True class ids, multi-hot rows or numbers.
+
+    Raises:
+        HeadhuntError: If this problem type does not have the metric.
+    """
     check_metric(problem_type, metric)
     predictions = decide(problem_type, outputs)
     if problem_type == _REGRESSION:
-        every_row = np.arange(len(targets))[None]
-        values = _regression_metrics(predictions.astype(np.float64), targets.astype(np.float64), every_row)
+        metrics = _regression_metrics(predictions, targets)
     elif problem_type == _LABELS:
-        values = _multi_label_metrics(predictions, targets.astype(np.int64))(np.ones((1, len(targets))))
+        metrics = _multi_label_metrics(predictions, targets)
     else:
-        values = _metrics_of_confusion(_confusion_matrix(predictions, targets, outputs.shape[1])[None])
-    value = float(values[metric][0])
-    return value if METRICS[metric].higher_is_better else -value
+        metrics = _class_metrics(predictions, targets, outputs.shape[1])
+    sign = 1.0 if METRICS[metric].higher_is_better else -1.0
+    return lambda weights: sign * metrics(weights)[metric]
+
+
+def bootstrap_weights(rng: np.random.Generator, rows: int, samples: int) -> Iterator[np.ndarray]:
+    """Draw bootstrap samples; yield how often each row was drawn, in batches (samples, rows) that fit into the memory.
+
+    Args:
+        rng: Source of random numbers.
+        rows: Number of rows.
+        samples: Number of samples in all.
+    """
+    for start in range(0, samples, BATCH):
+        draws = [rng.integers(0, rows, rows) for _ in range(min(BATCH, samples - start))]
+        yield np.array([np.bincount(draw, minlength=rows) for draw in draws], np.float64)
 
 
 def evaluate(
@@ -232,7 +264,8 @@ def evaluate(
     predictions = decide(problem_type, outputs)
     rng = np.random.default_rng(seed)
     if problem_type == _REGRESSION:
-        return Evaluation(problem_type, len(targets), _regression_scores(predictions, targets, rng))
+        scores = _scores(_REGRESSION, _regression_metrics(predictions, targets), len(targets), rng)
+        return Evaluation(problem_type, len(targets), scores)
     if problem_type == _LABELS:
         return _evaluate_multi_label(predictions, targets.astype(np.int64), labels, rng)
     size = len(labels)
@@ -300,9 +333,12 @@ def _confusion_matrix(predictions: np.ndarray, targets: np.ndarray, size: int) -
 def _metrics_of_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
     """Return metrics (samples,) of many confusion matrices (samples, true, predicted) at once."""
     confusion = confusion.astype(np.float64)
-    total = confusion.sum((1, 2))
-    hits = np.einsum("sii->si", confusion)
-    true, predicted = confusion.sum(2), confusion.sum(1)
+    return _metrics_of_counts(np.einsum("sii->si", confusion), confusion.sum(1), confusion.sum(2))
+
+
+def _metrics_of_counts(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """Return metrics (samples,) of classes from counts of rows (samples, classes)."""
+    total = true.sum(1)
     f1 = _ratio(2 * hits, true + predicted)
     present = (true + predicted) > 0  # a class that is neither true nor predicted has no F1
     correct = hits.sum(1)
@@ -316,9 +352,26 @@ def _metrics_of_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+def _class_metrics(
+    predictions: np.ndarray, targets: np.ndarray, size: int
+) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Return a function from weights of rows (samples, rows) to metrics (samples,)."""
+    correct = np.flatnonzero(predictions == targets)
+
+    def count(classes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return np.array([np.bincount(classes, sample, minlength=size) for sample in weights])
+
+    def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
+        hits = count(targets[correct], weights[:, correct])
+        return _metrics_of_counts(hits, count(predictions, weights), count(targets, weights))
+
+    return metrics
+
+
 def _multi_label_metrics(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     """Return a function from weights of rows (samples, rows) to metrics (samples,)."""
     exact = (predictions == targets).all(1).astype(np.float64)
+    predictions, targets = predictions.astype(np.float64), targets.astype(np.float64)  # integers multiply slowly
     both = predictions * targets
 
     def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -348,41 +401,76 @@ def f1_metrics(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dic
 def _evaluate_multi_label(
     predictions: np.ndarray, targets: np.ndarray, labels: Sequence[str], rng: np.random.Generator
 ) -> Evaluation:
-    metrics = _multi_label_metrics(predictions, targets)
-    rows, batch = len(targets), 50  # weights of all samples at once would fill the memory
-    values = metrics(np.ones((1, rows)))
-    draws = [
-        metrics(rng.multinomial(rows, np.full(rows, 1 / rows), batch).astype(np.float64))
-        for _ in range(BOOTSTRAP_SAMPLES // batch)
-    ]
-    scores = {name: _score(values[name][0], _concatenate(draws, name)) for name in metric_names(_LABELS)}
+    scores = _scores(_LABELS, _multi_label_metrics(predictions, targets), rows := len(targets), rng)
     hits = (predictions * targets).sum(0)
     return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
 
 
-def _regression_metrics(predictions: np.ndarray, targets: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return metrics (samples,) of samples of row numbers (samples, rows)."""
-    from scipy.stats import rankdata
-
-    def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
-        return _ratio((x * y).sum(-1), np.sqrt((x**2).sum(-1) * (y**2).sum(-1)))
-
-    x, y = predictions[rows], targets[rows]
-    rank_correlation = correlation(rankdata(x, axis=-1), rankdata(y, axis=-1))
-    return {"mse": ((x - y) ** 2).mean(-1), "pearson": correlation(x, y), "spearman": rank_correlation}
-
-
-def _regression_scores(predictions: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Score]:
+def _regression_metrics(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Return a function from weights of rows (samples, rows) to metrics (samples,)."""
     x, y = predictions.astype(np.float64), targets.astype(np.float64)
-    rows, batch = len(y), 10
-    values = _regression_metrics(x, y, np.arange(rows)[None])
-    draws = [_regression_metrics(x, y, rng.integers(0, rows, (batch, rows))) for _ in range(BOOTSTRAP_SAMPLES // batch)]
-    return {name: _score(values[name][0], _concatenate(draws, name)) for name in metric_names(_REGRESSION)}
+    squares, rank_x, rank_y = (x - y) ** 2, _ranker(x), _ranker(y)
+    x, y = _standardise(x), _standardise(y)  # no correlation changes, and sums of squares lose less precision
+    products = np.stack([x, y, x * x, y * y, x * y], axis=1)
+
+    def pearson(weights: np.ndarray, total: np.ndarray) -> np.ndarray:
+        mean_x, mean_y, xx, yy, xy = (weights @ products / total[:, None]).T
+        return _correlation(xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y)
+
+    def spearman(weights: np.ndarray, total: np.ndarray) -> np.ndarray:
+        middle = (total[:, None] + 1) / 2  # the mean of all ranks
+        x, y = rank_x(weights) - middle, rank_y(weights) - middle
+        weighted_x, weighted_y = weights * x, weights * y
+        sums = [np.einsum("sr,sr->s", a, b) for a, b in ((weighted_x, x), (weighted_y, y), (weighted_x, y))]
+        return _correlation(*sums)
+
+    def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
+        total = weights.sum(1)
+        found = {"mse": weights @ squares / total, "pearson": pearson(weights, total)}
+        return {**found, "spearman": spearman(weights, total)}
+
+    return metrics
 
 
-def _concatenate(draws: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
-    return np.concatenate([draw[name] for draw in draws])
+def _standardise(values: np.ndarray) -> np.ndarray:
+    if len(values) < 2 or np.ptp(values) == 0:
+        return np.zeros(len(values))
+    return (values - values.mean()) / values.std()
+
+
+def _correlation(variance_x: np.ndarray, variance_y: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the correlation; 0 if one of the two is constant, up to rounding."""
+    product = variance_x * variance_y
+    return _ratio(covariance, np.sqrt(np.where(product > 1e-24, product, 0.0)))
+
+
+def _ranker(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function from weights of rows (samples, rows) to the ranks of the values in each sample.
+
+    Equal values share the mean of their ranks. Values are sorted once: the ranks of a sample are sums of weights.
+    """
+    distinct, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(len(distinct)))
+
+    def ranks(weights: np.ndarray) -> np.ndarray:
+        equal = np.add.reduceat(weights[:, order], starts, axis=1)
+        found: np.ndarray = (equal.cumsum(1) - (equal - 1) / 2)[:, place]
+        return found
+
+    return ranks
+
+
+def _scores(
+    problem_type: str, metrics: Callable[[np.ndarray], dict[str, np.ndarray]], rows: int, rng: np.random.Generator
+) -> dict[str, Score]:
+    """Return every metric of a problem type with its bootstrap interval."""
+    values = metrics(np.ones((1, rows)))
+    draws = [metrics(weights) for weights in bootstrap_weights(rng, rows, BOOTSTRAP_SAMPLES)]
+    return {
+        name: _score(values[name][0], np.concatenate([draw[name] for draw in draws]))
+        for name in metric_names(problem_type)
+    }
 
 
 def _score(value: float, sampled: np.ndarray) -> Score:

@@ -35,6 +35,13 @@ COMPARISONS = {
 }
 SYMMETRIC = ("difference", "dot", "cosine", "combined")  # independent of the order of the two texts
 SIMILARITIES = ("dot", "cosine")  # one number
+WINDOWS = {
+    "mean": "the mean of the windows' vectors",
+    "max": "the maximum of each feature over the windows",
+    "attention": "a weighted mean of the windows' vectors with learned attention weights",
+}
+MAX_WINDOWS = 8
+"""Most windows of a text; what is beyond them is cut."""
 FIXED_POOLINGS = ("cls", "mean", "max", "mean_max", "cls_mean_max")  # without weights
 
 
@@ -115,6 +122,9 @@ class Head:
     """Pooling of the token vectors into one vector; see POOLINGS."""
     siamese: str | None = None
     """For pairs: None joins both texts in one sequence; a name of COMPARISONS encodes each text and compares."""
+    windows: str | None = None
+    """For single texts beyond the maximum length: None cuts them; a name of WINDOWS reads them in overlapping windows
+    of that length and combines the windows' vectors."""
     mlp: Mlp | None = None
     """Hidden layers before the output layer."""
     dropout: float = 0.1
@@ -134,12 +144,28 @@ class Head:
             )
         if self.siamese is not None:
             one_of(self.siamese, COMPARISONS, "siamese")
+        if self.windows is not None:
+            one_of(self.windows, WINDOWS, "windows")
+            require(self.siamese is None, "windows are for single texts; a siamese head compares two.")
         require(0 <= self.dropout <= 0.9, f"dropout must be 0 to 0.9; found {self.dropout}.")
+
+    def reads(self, max_length: int) -> int:
+        """Return the number of tokens of a text that are read, special tokens included.
+
+        Args:
+            max_length: Maximum number of tokens that the encoder gets at a time.
+        """
+        return max_length if self.windows is None else max_length + (MAX_WINDOWS - 1) * window_stride(max_length)
 
     @property
     def plain(self) -> bool:
         """True for the standard head, which transformers can load without Headhunt's code."""
         return self == Head(dropout=self.dropout)
+
+
+def window_stride(length: int) -> int:
+    """Return the tokens between the beginnings of neighbouring windows: they overlap by about a quarter."""
+    return length * 3 // 4 - 2
 
 
 Data = TypeVar("Data")

@@ -20,7 +20,7 @@ from headhunt.storage import atomic_directory, write_text
 
 INFO, CONFIG, CARD = "headhunt.json", "config.json", "README.md"
 EQUAL_FACTS = ("schema", "problem_type", "labels", "pair", "recipe", "spec")
-UNEQUAL_SETTINGS = ("thresholds", "_name_or_path")  # of config.json; they change no weight
+UNEQUAL_SETTINGS = ("thresholds", "rejection", "_name_or_path")  # of config.json; they change no weight
 RESULTS = ("test", "temperature", "seconds")  # facts of one training run, which do not hold for the average
 
 

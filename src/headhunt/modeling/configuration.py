@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -19,6 +20,7 @@ class HeadhuntConfig(PretrainedConfig):
         head: The head as returned by `architecture.to_dict`.
         separator: Token that ends the first text of a pair.
         separators: Number of special tokens between the two texts of a pair.
+        window: Tokens of a window, and special tokens before and after a text; None if texts are read at once.
         kwargs: Fields of every configuration, such as label names, problem type and padding.
     """
 
@@ -30,11 +32,13 @@ class HeadhuntConfig(PretrainedConfig):
         head: dict[str, Any] | None = None,
         separator: int | None = None,
         separators: int = 1,
+        window: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         self.encoder = encoder or {}
         self.head = head or to_dict(Head())
         self.separator, self.separators = separator, separators
+        self.window = None if window is None else _check_window(window)
         super().__init__(**kwargs)
 
     @property
@@ -50,6 +54,14 @@ class HeadhuntConfig(PretrainedConfig):
         """
         given = {name: value for name, value in self.encoder.items() if name not in ("dtype", "torch_dtype")}
         return AutoConfig.for_model(given.pop("model_type"), **given)
+
+
+def _check_window(window: Any) -> list[int]:
+    """Return the settings of windows, which may come from a damaged file."""
+    whole = isinstance(window, list | tuple) and all(type(value) is int for value in window)
+    if not whole or len(window) != 3 or not (8 <= window[0] <= 32768 and all(0 <= x <= 3 for x in window[1:])):
+        raise ValueError(f"window must be a length of 8 to 32768 and two numbers of special tokens; found {window!r}.")
+    return list(window)
 
 
 HeadhuntConfig.register_for_auto_class()

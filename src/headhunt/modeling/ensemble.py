@@ -105,7 +105,7 @@ class HeadhuntEnsembleForSequenceClassification(PreTrainedModel):
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         inputs: dict[Any, tuple[Tensor, Tensor, Tensor | None]] = {(): (input_ids, mask, token_type_ids)}
-        encoded: dict[Any, tuple[Any, Tensor]] = {}
+        encoded: dict[Any, tuple[Any, Tensor, Tensor | None]] = {}
         logits = []
         for member, entry in zip(self.members, self.config.members, strict=True):
             cut = tuple(entry["cut"] or ())
@@ -117,7 +117,7 @@ class HeadhuntEnsembleForSequenceClassification(PreTrainedModel):
                 logits.append(member(input_ids=ids, attention_mask=member_mask, **given).logits.float())
                 continue
             number = entry["encoder"]
-            place = (number, cut, member.head.compare is not None)
+            place = (number, cut, member.head.compare is not None, tuple(member.config.window or ()))
             if place not in encoded:
                 encoder, all_layers = self.members[number].encoder, self._reads_layers(number)
                 encoded[place] = member.encode(ids, member_mask, types, encoder, all_layers)

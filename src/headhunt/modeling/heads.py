@@ -353,6 +353,7 @@ class HeadModule(nn.Module):
         block = self.pooling.width if self.pooling.width % width else width
         width = self.pooling.width * (states if self.concat else 1)
         self.compare = COMPARISONS[head.siamese](width, block) if head.siamese else None
+        self.windows = POOLINGS[head.windows](width) if head.windows else None
         self.feature_blocks = self.compare.feature_blocks if self.compare else (block,) * (width // block)
         width = self.compare.width if self.compare else width
         self.dropout = nn.Dropout(head.dropout)
@@ -381,9 +382,18 @@ class HeadModule(nn.Module):
             x = self.blocks(x, mask)
         return self.pooling(x, mask)
 
-    def forward(self, states: tuple[Tensor, ...], mask: Tensor) -> Tensor:
-        """Return logits. For a siamese head, first texts are the first half of the batch, second texts the other."""
+    def forward(self, states: tuple[Tensor, ...], mask: Tensor, read: Tensor | None = None) -> Tensor:
+        """Return logits.
+
+        Args:
+            states: Hidden states of the encoder. For a siamese head, first texts are the first half of the batch,
+                second texts the other. The windows of a text follow each other.
+            mask: True for real tokens (batch, tokens).
+            read: For texts in windows, true for windows that are part of a text (texts, windows).
+        """
         pooled = self.pool(states, mask)
+        if self.windows is not None and read is not None:
+            pooled = self.windows(pooled.unflatten(0, (-1, read.shape[1])), read)
         if self.compare is not None:
             pooled = self.compare(*pooled.unflatten(0, (2, -1)))
         features = self.mlp(self.dropout(pooled))

@@ -11,6 +11,7 @@ from torch.nn import functional
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from .architecture import window_stride
 from .configuration import HeadhuntConfig
 from .heads import HeadModule
 
@@ -69,15 +70,15 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             kwargs: Ignored; accepted for callers that pass more arguments.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        outputs, mask = self.encode(input_ids, mask, token_type_ids, self.encoder, self.head.several_layers)
-        logits = self.classify(outputs, mask)
+        encoded = self.encode(input_ids, mask, token_type_ids, self.encoder, self.head.several_layers)
+        logits = self.classify(*encoded)
         loss = None if labels is None else loss_of(self.config.problem_type, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def encode(
         self, ids: Tensor, mask: Tensor, types: Tensor | None, encoder: nn.Module, all_layers: bool
-    ) -> tuple[Any, Tensor]:
-        """Return the output of an encoder for the texts as this head reads them, and their mask.
+    ) -> tuple[Any, Tensor, Tensor | None]:
+        """Return the output of an encoder for the texts as this head reads them, their mask, and which windows count.
 
         Args:
             ids: Token ids (batch, tokens).
@@ -89,17 +90,51 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         if self.head.compare is not None:
             ids, mask = self.split_pairs(ids, mask)
             types = None
+        read = None
+        if self.head.windows is not None:
+            ids, mask, read = self.split_windows(ids, mask)
+            types = None
         given = {"token_type_ids": types} if self.takes_types else {}
-        return encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given), mask
+        outputs = encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given)
+        return outputs, mask, read
 
-    def classify(self, outputs: Any, mask: Tensor) -> Tensor:
-        """Return the logits (batch, outputs) from an output of the encoder."""
+    def classify(self, outputs: Any, mask: Tensor, read: Tensor | None = None) -> Tensor:
+        """Return the logits (batch, outputs) from what `encode` returns."""
         states = outputs.hidden_states if self.head.several_layers else (outputs.last_hidden_state,)
-        return self.head(states, mask.bool())
+        return self.head(states, mask.bool(), read)
 
     def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
         return split_pairs(ids, mask, self.config)
+
+    def split_windows(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the windows of each text as rows of their own (batch · windows, tokens).
+
+        Every window has the special tokens of its text. Shorter texts have windows without any other token, which do
+        not count; batches of similar length have few.
+
+        Returns:
+            Token ids, their mask, and true for windows that count (batch, windows).
+        """
+        length, before, after = self.config.window
+        stride, body = window_stride(length), length - before - after
+        lengths = mask.sum(1)
+        needed = 1 + ((lengths - length).clamp(min=0) + stride - 1) // stride  # windows of each text (batch,)
+        count = needed.max().item()
+        if exporting():  # the number depends on data: give the exporter its bounds
+            torch._check(count >= 1)
+            torch._check(count <= ids.shape[1])
+        window = torch.arange(count, device=ids.device)[None, :, None]
+        place = torch.arange(length, device=ids.device)[None, None, :]
+        lengths, read = lengths[:, None, None], window < needed[:, None, None]
+        inside = (lengths - before - after - window * stride).clamp(min=0, max=body) * read  # tokens of the text
+        end = before + inside
+        source = torch.where(place < end, place + window * stride, lengths - after + place - end)
+        source = torch.where(place < before, place.expand_as(source), source)
+        kept = place < end + after
+        chosen = ids.gather(1, source.clamp(min=0, max=ids.shape[1] - 1).flatten(1)).reshape(-1, length)
+        chosen, kept = trim(chosen.masked_fill(~kept.flatten(0, 1), self.config.pad_token_id or 0), kept.flatten(0, 1))
+        return chosen, kept.to(mask.dtype), read[:, :, 0]
 
 
 HeadhuntForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")

@@ -30,7 +30,7 @@ from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, TFIDF, WINNER
 from headhunt.run.state import SOLVED as SOLVED_ORIGIN
 from headhunt.run.state import Trial
 from headhunt.run.task import open_task
-from headhunt.spec import NAMED, describe, recipe_words, stages
+from headhunt.spec import NAMED, Space, describe, recipe_words, stages
 
 SCHEMA = 2
 MAX_TEXT = 600  # characters of a text
@@ -217,7 +217,20 @@ def _calibration(run: RunData) -> dict[str, Any] | None:
         "bins": [asdict(group) for group in evaluation.calibration],
         "temperature": evaluation.temperature,
         "error": expected_calibration_error(evaluation.calibration),
+        "several": run.task.problem_type == "multi_label_classification",
     }
+
+
+def _errors(run: RunData) -> dict[str, Any] | None:
+    evaluation, on = run.evaluation
+    return None if evaluation is None or evaluation.errors is None else {"on": on, **asdict(evaluation.errors)}
+
+
+def _rejection(run: RunData) -> dict[str, Any] | None:
+    evaluation, on = run.evaluation
+    if evaluation is None or evaluation.rejection is None:
+        return None
+    return {"on": on, "rows": evaluation.rows, **asdict(evaluation.rejection)}
 
 
 def _mistakes(run: RunData) -> dict[str, Any] | None:
@@ -316,7 +329,11 @@ def _repeat(run: RunData) -> dict[str, Any]:
 def _space_name(run: RunData) -> str:
     """Return the name of a built-in space, or the file that any other space must be saved as."""
     name = run.settings.space.get("name", "own")
-    if name in NAMED and (run.layers is None or NAMED[name](run.layers).to_dict() == run.settings.space):
+    layers = run.layers
+    if name in NAMED and (
+        layers is None
+        or any(Space.load(name, layers, windows=on).to_dict() == run.settings.space for on in (False, True))
+    ):
         return str(name)
     return "space.json"
 
@@ -337,6 +354,8 @@ SECTIONS: dict[str, Callable[[RunData], Any]] = {
     "confusion": _confusion,
     "mistakes": _mistakes,
     "calibration": _calibration,
+    "errors": _errors,
+    "rejection": _rejection,
     "data": _data,
     "rungs": lambda run: [asdict(rung) for rung in run.result.rungs] if run.result else [],
     "trials": _trials,

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from headhunt import storage
-from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, expected_calibration_error, find_metric
+from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, find_metric
 from headhunt.modeling.architecture import from_dict
 from headhunt.report import task_card
+from headhunt.report.card_decisions import card_items
 from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
 from headhunt.run.directory import MODEL_INFO
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
@@ -56,7 +57,7 @@ def write(
     """
     facts = storage.read_json(folder / MODEL_INFO)
     config = storage.read_json(folder / "config.json")
-    facts |= {"thresholds": config.get("thresholds"), "tasks": config.get("tasks")}
+    facts |= {name: config.get(name) for name in ("thresholds", "rejection", "tasks")}
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     # An atomic write makes a new file: models in a run may share their files by hard links.
     storage.write_text(
@@ -77,7 +78,7 @@ def render(
     """Return the card as text.
 
     Args:
-        facts: The contents of `headhunt.json`, `thresholds` of several labels and `tasks` if there are several.
+        facts: The contents of `headhunt.json`, and `thresholds`, `rejection` and `tasks` of `config.json`.
         folder: Name of the folder, for the examples.
         task: Description of the data; if None, the one in the facts.
         result: Result of the search.
@@ -360,7 +361,8 @@ class _Card:
     def limitations(self) -> list[str]:
         """Return the limits of the model."""
         recipes = [spec.recipe for spec in self.members] or [self.recipe]
-        length = max(recipe.max_length for recipe in recipes)
+        specs = [spec for spec in (self.spec, *self.members) if spec]
+        length = max([spec.input_length for spec in specs] or [recipe.max_length for recipe in recipes])
         cuts = {"end": "at the end", "middle": "in the middle"}
         where = " or ".join(words for name, words in cuts.items() if name in {recipe.truncation for recipe in recipes})
         siamese = any(spec.head.siamese is not None for spec in [self.spec, *self.members] if spec)
@@ -372,32 +374,15 @@ class _Card:
             + (f" transformers alone cuts both together to {length}." if siamese else ""),
         ]
         if self.problem_type != "regression":
-            items.append("Labels: the ones above and no others; a text that fits none of them gets one nevertheless.")
+            fits_none = "" if self.facts.get("rejection") else "; a text that fits none of them gets one nevertheless"
+            items.append(f"Labels: the ones above and no others{fits_none}.")
         if self.test_rows and self.test_rows < 1000:
             items.append(f"Test rows: only {self.test_rows:,}; mind the intervals.")
         if self.scores:
             items.append("Scores hold for texts like the test rows; on others they may be lower.")
-        if thresholds := self.facts.get("thresholds"):
-            items.append(
-                f"Thresholds: a text gets a label from a probability of {min(thresholds):.3g} to {max(thresholds):.3g} "
-                "on, depending on the label (`thresholds` in config.json). transformers alone does not apply them."
-            )
-        items += self._calibration()
+        test = self.result.test if self.result else None
+        items += card_items(self.problem_type, self.role, self.facts, test)
         return [bullet_list(items)]
-
-    def _calibration(self) -> list[str]:
-        if self.problem_type == "regression":
-            return []
-        temperature = self.facts.get("temperature")
-        bins = self.result.test.calibration if self.result and self.result.test and self.role == WINNER else ()
-        measured = ""
-        if bins:
-            error = expected_calibration_error(bins)
-            before = " before calibration" if temperature else ""
-            measured = f" The expected calibration error on test rows{before} is {error * 100:.1f} points."
-        if temperature:
-            return [f"Probabilities: calibrated on validation rows (temperature {temperature:g}).{measured}"]
-        return [f"Probabilities: not calibrated; predictions at 0.9 need not be right nine times in ten.{measured}"]
 
     def reproduction(self) -> list[str]:
         """Return library versions and the command that produces the model again."""

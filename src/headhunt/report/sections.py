@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from html import escape
 
-from headhunt.report import charts
+from headhunt.report import charts, page_decisions
 from headhunt.report.charts import NARROW
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.markup import (
@@ -266,20 +266,6 @@ def _mistakes(found: Facts) -> str:
     return f'<p>{text}</p><ul class="mistakes">{"".join(items)}</ul>'
 
 
-def _calibration(found: Facts) -> str:
-    data = found.get("calibration")
-    if not data:
-        return ""
-    terms = {"expected calibration error": percent(data["error"], 1)}
-    if data["temperature"] is not None:
-        terms["temperature"] = f"{number(data['temperature'], 2)}, fitted on validation rows; 1 changes nothing"
-    text = (
-        f"On {data['on']}: accuracy at each level of confidence. On the dashed line the model is calibrated; below it, "
-        "the model is overconfident."
-    )
-    return f'<p>{text}</p><div class="two">{charts.calibration(data)}<div>{description_list(terms)}</div></div>'
-
-
 def name_of_encoder(encoder: str) -> str:
     """Return the last part of an encoder's name or folder."""
     return encoder.rstrip("/").split("/")[-1]
@@ -433,7 +419,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
     ("finalists", "Cost of the finalists", _finalists),
     ("confusion", "Confusion matrix", _confusion),
     ("mistakes", "Mistakes", _mistakes),
-    ("calibration", "Calibration", _calibration),
+    ("calibration", "Calibration", page_decisions.calibration),
+    ("errors", "Size of the errors", page_decisions.errors),
+    ("rejection", "Rejected texts", page_decisions.rejection),
     ("data", "Data", _data),
     ("trials", "All candidates", _trials),
     ("load", "Load the model", _load),

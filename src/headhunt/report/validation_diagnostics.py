@@ -53,8 +53,10 @@ def evaluate_validation(
     decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
     evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in decisions.items()}
     scores = {role: evaluation.scores for role, evaluation in evaluations.items()}
-    if task.problem_type != "single_label_classification":
+    if task.problem_type == "regression":
         return TestResult(len(rows), scores)
+    if task.problem_type == "multi_label_classification":
+        return TestResult(len(rows), scores, calibration=tuple(reliability_bins(winner_outputs, targets)))
     return TestResult(
         len(rows),
         scores,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headhunt.evaluation import Mistake, ReliabilityBin, Score
+from headhunt.evaluation import ErrorBound, Mistake, RejectionScores, ReliabilityBin, Score
 from headhunt.run.schema import is_bare_name
 from headhunt.spec import Spec
 
@@ -98,6 +98,10 @@ class TestResult:
     """Of the winner."""
     temperature: float | None = None
     """The temperature that calibrates the winner, fitted on validation rows."""
+    errors: ErrorBound | None = None
+    """Size of the winner's errors, if numbers are predicted."""
+    rejection: RejectionScores | None = None
+    """Of the delivered model."""
     mistakes: tuple[Mistake, ...] = ()
     tasks: tuple[TaskResult, ...] = ()
     """Of each of several tasks; `scores` are then the means."""

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from headhunt.evaluation import RejectionRule
 from headhunt.run.task import TaskInfo
 
 DELIVER = {
@@ -47,8 +48,20 @@ class SearchSettings:
     """Encoders to choose from, the one of the plain head first; empty if there is no choice."""
     max_memory: float | None = None
     """Megabytes of each worker process."""
+    reject: float | None = None
+    """Share of the rows that the delivered model answers; None answers all."""
+    reject_label: str | None = None
+    """Class of texts that fit no other class; they are rejected."""
     deliver: str = "best"
     """Rule by which the delivered model is chosen; see DELIVER."""
+
+    @property
+    def rejection(self) -> RejectionRule | None:
+        """The rule for rejecting texts; None if all are answered."""
+        if self.reject is None and self.reject_label is None:
+            return None
+        coverage = RejectionRule.coverage if self.reject is None else self.reject
+        return RejectionRule(coverage, self.reject_label)
 
     def command(self, task: TaskInfo, space: str) -> list[str]:
         """Return the command that repeats the search, option by option; DATA and TEST stand for the user's files.
@@ -81,6 +94,8 @@ class SearchSettings:
             "--max-latency": None if self.max_latency is None else f"{self.max_latency:g}ms",
             "--max-size": None if self.max_size is None else f"{self.max_size:g}MB",
             "--max-memory": None if self.max_memory is None else f"{self.max_memory:g}MB",
+            "--reject": self.reject,
+            "--reject-label": self.reject_label,
             "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headhunt.modeling.architecture import COMPARISONS, POOLINGS
+from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
 from headhunt.spec.spec import FREEZES, TASK_SAMPLINGS, Spec
 
 
@@ -15,10 +15,13 @@ def describe(spec: Spec) -> str:
     if recipe.is_solved:
         compared = f", siamese {head.siamese}" if head.siamese else ""
         layers = "all layers" if head.layers == "concat" else _layers_in_words(head.layers)
+        compared += f", {head.windows} of windows" if head.windows else ""
         return f"solved head on {layers}, {head.pooling.replace('_', '+')} pooling{compared}, encoder frozen"
     words = ["plain head"] if head.plain else [f"{head.pooling.replace('_', '+')} pooling"]
     if head.siamese:
         words.append(f"siamese {head.siamese}")
+    if head.windows:
+        words.append(f"{head.windows} of windows")
     if head.layers != 1:
         words.append(_layers_in_words(head.layers))
     for name, part in (("convolutions", head.convolutions), ("encoder blocks", head.blocks), ("MLP", head.mlp)):
@@ -69,9 +72,10 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
     if recipe.lora is not None:
         trained = f"low-rank updates of rank {recipe.lora.rank}"
+    in_windows = f", in windows of {recipe.max_length}" if head.windows else ""
     name = spec.encoder.rstrip("/").split("/")
     drawn: list[dict[str, Any]] = [
-        {"stage": "tokens", "titles": list(tokens), "detail": f"up to {recipe.max_length} tokens"},
+        {"stage": "tokens", "titles": list(tokens), "detail": f"up to {spec.input_length} tokens{in_windows}"},
         {
             "stage": "encoder",
             "title": name[-1] if len(name) < 3 else "/".join(name[-2:]),
@@ -97,6 +101,8 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     )
     for stage in drawn:
         stage["twice"] = twice
+    if head.windows is not None:
+        drawn.append({"stage": "windows", "title": f"{head.windows} of windows", "detail": WINDOWS[head.windows]})
     if head.siamese is not None:
         drawn.append({"stage": "comparison", "title": head.siamese, "detail": COMPARISONS[head.siamese]})
     if head.mlp is not None:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import COMPARISONS, POOLINGS
+from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
 from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, TASK_SAMPLINGS, Spec, refuse_renamed
 from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
 OFF = "off"  # None in a file: TOML has no null
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
+SINGLE_LEAVES = ("head.windows",)
 CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
 TASK_LEAVES = ("recipe.task_layers", "recipe.task_sampling")
 
@@ -157,13 +158,16 @@ class Space:
         return cls(name, _parse(data, ""))
 
     @classmethod
-    def load(cls, name: str | Path, layers: int = 6) -> Space:
+    def load(cls, name: str | Path, layers: int = 6, *, windows: bool = False) -> Space:
         """Load a space by name (`paper`, `default`) or from a TOML or JSON file.
 
         Args:
             name: Name or file.
             layers: Number of layers of the encoder that can be frozen one by one; 0 offers no such choice.
+            windows: Whether the default space offers to read long texts in windows.
         """
+        if name == "default":
+            return default(layers, windows)
         if name in NAMED:
             return NAMED[str(name)](layers)
         path = Path(name)
@@ -196,8 +200,10 @@ def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str
         pair: True if the task has two texts per row.
         problem_type: Problem type of the task, if known.
     """
-    unused = (() if pair else PAIR_LEAVES) + (CLASSIFICATION_LEAVES if problem_type == "regression" else ())
-    return unused + (() if problem_type == "multi_task" else TASK_LEAVES)
+    several = problem_type == "multi_task"
+    unused = (() if pair else PAIR_LEAVES) + (SINGLE_LEAVES if pair or several else ())
+    unused += CLASSIFICATION_LEAVES if problem_type == "regression" else ()
+    return unused + (() if several else TASK_LEAVES)
 
 
 def paper(layers: int = 6) -> Space:
@@ -229,8 +235,13 @@ def paper(layers: int = 6) -> Space:
     )
 
 
-def default(layers: int = 6) -> Space:
-    """Return the default space: small heads, all poolings and comparisons, and recipes for small data."""
+def default(layers: int = 6, windows: bool = False) -> Space:
+    """Return the default space: small heads, all poolings and comparisons, and recipes for small data.
+
+    Args:
+        layers: Number of layers of the encoder that can be frozen one by one.
+        windows: Whether to offer windows for long texts; each costs as much as a text that is cut.
+    """
     depths = sorted({round(layers * fraction) for fraction in (1 / 3, 1 / 2, 2 / 3)} - {0, layers})
     return Space(
         "default",
@@ -248,6 +259,7 @@ def default(layers: int = 6) -> Space:
                 "blocks": Maybe({"layers": Int(1, 2), "heads": Choice((1, 4, 8))}),
                 "pooling": Choice(tuple(POOLINGS)),
                 "siamese": Choice((None, *COMPARISONS)),
+                **({"windows": Choice((None, *WINDOWS))} if windows else {}),
                 "mlp": Maybe({"layers": Int(1, 2), "width": Choice((64, 128, 256, 512))}),
                 "dropout": Float(0.0, 0.4),
             },
@@ -408,6 +420,7 @@ def _plain(tree: dict[str, Any]) -> dict[str, Any]:
 MEANINGS = {
     "pooling": POOLINGS,
     "siamese": COMPARISONS,
+    "windows": WINDOWS,
     "schedule": SCHEDULES,
     "freeze": FREEZES,
     "solver": SOLVERS,

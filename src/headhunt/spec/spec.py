@@ -127,7 +127,8 @@ class Recipe:
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
     max_length: int = 128
-    """Maximum number of tokens, special tokens included. A siamese head applies it to each text."""
+    """Maximum number of tokens, special tokens included. A siamese head applies it to each text, a head that reads
+    windows to each window."""
     truncation: Literal["end", "middle"] = "end"
     """Position at which longer texts are cut."""
     swap_pairs: bool = False
@@ -195,10 +196,18 @@ class Spec:
         if self.recipe.is_solved:
             trained = head.mlp or head.convolutions or head.blocks or head.layers == "mix"
             require(
-                not trained and head.pooling in FIXED_POOLINGS and head.siamese not in SIMILARITIES,
+                not trained
+                and head.pooling in FIXED_POOLINGS
+                and head.siamese not in SIMILARITIES
+                and head.windows in (None, *FIXED_POOLINGS),
                 f'solver "{self.recipe.solver}" takes a head without weights before its output layer: '
-                f"pooling {', '.join(FIXED_POOLINGS)}; no mlp, convolutions, blocks or mix.",
+                f"pooling {', '.join(FIXED_POOLINGS)}; windows mean or max; no mlp, convolutions, blocks or mix.",
             )
+
+    @property
+    def input_length(self) -> int:
+        """Number of tokens of a text that are read, special tokens included."""
+        return self.head.reads(self.recipe.max_length)
 
     def canonical(self, problem_type: str | None = None) -> Spec:
         """Return the same candidate with every field that has no effect at its default.

@@ -212,6 +212,9 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]
     pooled = Head(pooling="mean", siamese="combined" if pair else None)
     for recipe in (from_solution, tuned) if base.recipe.epochs <= FEW_EPOCHS else (tuned, from_solution):
         yield replace(base, head=pooled, recipe=recipe)
+    if not pair:  # left out by spaces without windows
+        yield replace(base, head=Head(pooling="mean", windows="mean", mlp=Mlp(width=256)), recipe=all_frozen)
+        yield replace(base, head=Head(pooling="mean", windows="mean"), recipe=half_frozen)
     if pair:
         yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=all_frozen)
         yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=half_frozen)

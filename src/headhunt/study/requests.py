@@ -7,10 +7,11 @@ until its deadline, and is received with a deadline on the clock of that process
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headhunt.evaluation import Decisions
 from headhunt.run.clock import steady_time
 from headhunt.spec import Spec
 
@@ -120,6 +121,8 @@ class JoinModels(Request):
     folder: Path
     facts: Mapping[str, Any]
     """Further data to save with the ensemble."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """Fitted on the mean of the members' outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ WINDOW = 101  # number of latest results that an estimate uses
 EMBEDDINGS_COST = 0.4  # relative to all layers: the optimizer updates the complete vocabulary
 HEAD_COST = 0.03  # relative to all layers
 SMART_FACTOR = 2.8  # relative to training without SMART
+WINDOWS_FACTOR = 4.0  # windows, of which a text has at most eight, relative to cutting texts
 TOKEN_HEAD_FACTOR = 1.3  # convolutions or blocks, relative to a head without them
 
 
@@ -68,9 +69,10 @@ class RuntimeEstimates:
         freeze = recipe["freeze"]
         frozen = min(1.0, freeze / self._layers) if isinstance(freeze, int) else 0.0
         layers = {"none": 1 + EMBEDDINGS_COST, "all": 0.0}.get(freeze, 1 - frozen)
+        factor = WINDOWS_FACTOR if head.get("windows") else 1.0
         if recipe.get("solver", "adamw") != "adamw":
-            return HEAD_COST
-        factor = SMART_FACTOR if recipe["smart"] else 1.0
+            return HEAD_COST * factor
+        factor *= SMART_FACTOR if recipe["smart"] else 1.0
         factor *= TOKEN_HEAD_FACTOR if head["convolutions"] or head["blocks"] else 1.0
         return float(recipe["epochs"] * (layers + HEAD_COST) * factor)
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from headhunt.modeling.architecture import window_stride
+
 CHUNK = 8192  # texts tokenised at a time, so that memory does not grow with their number
 
 
@@ -138,6 +140,22 @@ class Tokens:
         ends = np.cumsum([len(row) for row in rows])
         single = SpecialTokens(special.before[:1], (), closing, special.pad, special.types)
         return Tokens(np.concatenate(rows), ends, None, single)
+
+    def split_windows(self, length: int) -> Tokens:
+        """Return each window of each text as its own row, as a head that reads windows does.
+
+        Args:
+            length: Tokens of a window, special tokens included.
+        """
+        special, stride = self.special, window_stride(length)
+        body = length - special.count
+        rows = []
+        for row in (self.row(i) for i in range(len(self))):
+            text = row[len(special.before) : len(row) - len(special.after)]
+            for start in range(0, max(1, len(text) - body + stride), stride):
+                rows.append([*special.before, *text[start : start + body], *special.after])
+        ends = np.cumsum([len(row) for row in rows])
+        return Tokens(np.concatenate(rows).astype(np.int32), ends, None, special)
 
     def take(self, rows: np.ndarray) -> Tokens:
         """Return some of the rows, in the order given."""

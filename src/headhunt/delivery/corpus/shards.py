@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import Columns
@@ -31,7 +32,7 @@ from headhunt.data.inputs import (
 from headhunt.data.problems import brief
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import ModelError
-from headhunt.evaluation import apply_thresholds, decide
+from headhunt.evaluation import Rejection, apply_thresholds, decide
 from headhunt.run.directory import not_a_model
 from headhunt.storage import read_json
 
@@ -41,12 +42,28 @@ _ROW = "\0row"  # a name that no column has
 Piece = tuple[pa.Table, np.ndarray | None]  # rows, and the fault of each; None if all are good
 
 
+class RejectsTexts(Protocol):
+    """The texts that a model does not answer, as `evaluation.Rejection` has them."""
+
+    @property
+    def threshold(self) -> float:
+        """Lowest probability of the best class of a text that is answered."""
+
+    @property
+    def label(self) -> str | None:
+        """Class whose texts are not answered."""
+
+
 class Model(Protocol):
     """A model that can label a corpus: a `Predictor`, or the runtime of an ONNX export."""
 
     @property
     def thresholds(self) -> Sequence[float] | None:
         """Probability from which a row has a label, for each of several labels; None decides at 0.5."""
+
+    @property
+    def rejection(self) -> RejectsTexts | None:
+        """The texts that the model does not answer; None if it answers all."""
 
     def outputs(self, texts: list[str], texts_b: list[str] | None = None) -> np.ndarray:
         """Return probabilities (texts, labels), or numbers (texts,)."""
@@ -273,6 +290,7 @@ class Labeller:
             len(table),
             settings.probabilities,
             self._model.thresholds,
+            self._model.rejection,
         )
         added = {
             "source": pa.repeat(name_input(settings.root, shard.path), len(table)),
@@ -318,6 +336,7 @@ def prediction_columns(
     rows: int,
     probabilities: bool,
     thresholds: Sequence[float] | None = None,
+    rejection: RejectsTexts | None = None,
 ) -> dict[str, pa.Array]:
     """Return the outputs of a model as columns.
 
@@ -329,6 +348,7 @@ def prediction_columns(
         rows: Number of rows.
         probabilities: Whether to add the probabilities of all labels.
         thresholds: Probability from which a row has a label, for each of several labels; None decides at 0.5.
+        rejection: The rows that get null and are marked in a column `rejected`; None adds no column.
     """
     missing = np.ones(rows, bool)
     missing[good] = False
@@ -347,6 +367,12 @@ def prediction_columns(
             "label": names.take(spread(best, np.int64)),
             "probability": spread(outputs[np.arange(len(best)), best], np.float32),
         }
+        if rejection is not None:
+            rejected = Rejection(rejection.threshold, rejection.label).rejects(outputs, labels)
+            columns["rejected"] = spread(rejected, bool)
+            unanswered = missing.copy()
+            unanswered[good] = rejected
+            columns["label"] = pc.if_else(pa.array(unanswered), pa.scalar(None, pa.string()), columns["label"])
     else:
         chosen = decide(problem_type, apply_thresholds(outputs, thresholds)).astype(bool)
         counts = np.zeros(rows, np.int64)

@@ -275,7 +275,7 @@ def write_metadata(
         problem_type=predictor.problem_type,
         labels=list(predictor.labels),
         pair=predictor.pair,
-        max_length=predictor.recipe.max_length,
+        max_length=predictor.takes[0],
         truncation=predictor.recipe.truncation,
         siamese=predictor.takes[2],
         special_tokens=runtime.SpecialTokens(
@@ -283,6 +283,7 @@ def write_metadata(
         ),
         inputs=list(inputs),
         thresholds=list(predictor.thresholds) if predictor.thresholds else None,
+        rejection=None if predictor.rejection is None else runtime.Rejection(**asdict(predictor.rejection)),
         facts={
             **predictor.facts,
             "spec": predictor.spec.to_dict() if predictor.spec else None,

@@ -44,6 +44,16 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True)
+class Rejection:
+    """The texts that a model does not answer."""
+
+    threshold: float
+    """A text is answered if the probability of its best class is at least this."""
+    label: str | None = None
+    """Texts whose best class is this one are not answered."""
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The content of an export's `headhunt.json`."""
 
@@ -63,6 +73,8 @@ class Metadata:
     """Names of the inputs of the graph."""
     thresholds: list[float] | None = None
     """Probability from which a row has a label, for each of several labels; 0.5 if missing."""
+    rejection: Rejection | None = None
+    """The texts that the model does not answer; None if it answers all."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further information about the model, which the runtime does not use."""
 
@@ -76,12 +88,14 @@ class Metadata:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.get("schema") != SCHEMA or "special_tokens" not in data:
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
-        data.setdefault("thresholds", None)  # missing in exports of earlier versions
+        for name in ("thresholds", "rejection"):  # missing in exports of earlier versions
+            data.setdefault(name, None)
         names = {item.name for item in fields(cls)} - {"facts"}
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
         _check_types(path, known)
         _check_thresholds(path, known["thresholds"], known["labels"])
+        known["rejection"] = _read_rejection(path, known["rejection"], known["labels"])
         return cls(**known, facts=data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,6 +117,16 @@ def _check_thresholds(path: Path, thresholds: Any, labels: list[str]) -> None:
     numbers = isinstance(thresholds, list) and all(isinstance(value, float) and 0 < value < 1 for value in thresholds)
     if not numbers or len(thresholds) != len(labels):
         raise ValueError(f"thresholds of {path} must be {len(labels)} numbers between 0 and 1; export again.")
+
+
+def _read_rejection(path: Path, data: Any, labels: list[str]) -> Rejection | None:
+    if data is None:
+        return None
+    given = data if isinstance(data, dict) else {}
+    threshold, label = given.get("threshold"), given.get("label")
+    if not isinstance(threshold, float) or not 0 <= threshold < 1 or (label is not None and label not in labels):
+        raise ValueError(f"rejection of {path} must have a threshold between 0 and 1 and a label; export again.")
+    return Rejection(threshold, label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +155,7 @@ class Model:
         self.metadata = Metadata.read(folder / "headhunt.json")
         self.problem_type, self.labels = self.metadata.problem_type, self.metadata.labels
         self.pair, self.max_length = self.metadata.pair, self.metadata.max_length
-        self.thresholds = self.metadata.thresholds
+        self.thresholds, self.rejection = self.metadata.thresholds, self.metadata.rejection
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -147,7 +171,10 @@ class Model:
     # ------------------------------------------------------------------------------------------ predictions
 
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return label, probability and all probabilities for each text, or for each pair with `texts_b`."""
+        """Return label, probability and all probabilities for each text, or for each pair with `texts_b`.
+
+        A model that rejects texts also returns `rejected`; the label of a rejected text is None.
+        """
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
@@ -174,7 +201,11 @@ class Model:
         probabilities = dict(zip(self.labels, row.tolist(), strict=True))
         if self.problem_type == "single_label_classification":
             label: Any = max(probabilities, key=probabilities.__getitem__)
-            return {"label": label, "probability": probabilities[label], "probabilities": probabilities}
+            answer = {"label": label, "probability": probabilities[label], "probabilities": probabilities}
+            if self.rejection is None:
+                return answer
+            rejected = probabilities[label] < self.rejection.threshold or label == self.rejection.label
+            return {**answer, "label": None if rejected else label, "rejected": rejected}
         thresholds = self.thresholds or [0.5] * len(self.labels)
         chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
         return {
@@ -292,7 +323,7 @@ def print_predictions(model: Model, rows: list[list[str]]) -> None:
     """Print label and probability, one line for each row."""
     for prediction in model.predict(*map(list, zip(*rows, strict=True))):
         label, probability = prediction["label"], prediction["probability"]
-        label = "|".join(label) if isinstance(label, list) else label
+        label = "|".join(label) if isinstance(label, list) else "" if label is None else label
         print(label if probability is None else f"{label}\t{probability:.4f}", flush=True)
 
 

@@ -45,7 +45,7 @@ function show(prediction) {
   const elements = [];
   if (facts.problem_type === "regression") elements.push(make("div", String(Number(prediction.label.toPrecision(6))), "label"));
   else if (facts.problem_type === "multi_label_classification") elements.push(make("div", prediction.label.join(", ") || "none of the labels", "label"));
-  else elements.push(make("div", prediction.label, "label"));
+  else elements.push(make("div", prediction.rejected ? "no answer: rejected" : prediction.label, "label"));
   const ordered = Object.entries(prediction.probabilities).sort((a, b) => b[1] - a[1]);
   for (const [name, share] of ordered.slice(0, MAX_BARS)) {
     const bar = make("div", undefined, "bar");

@@ -137,12 +137,11 @@ def response_models(model: Model) -> tuple[type[BaseModel], type[BaseModel]]:
         label, probability = Literal[tuple(model.labels)], float
     elif model.problem_type == "multi_label_classification":
         label, probability = list[Literal[tuple(model.labels)]], float | None  # type: ignore[misc]
-    prediction = create_model(
-        "Prediction",
-        label=(label, ...),
-        probability=(probability, ...),
-        probabilities=(dict[str, float], ...),
-    )
+    fields: dict[str, Any] = {"label": (label, ...), "probability": (probability, ...)}
+    fields["probabilities"] = (dict[str, float], ...)
+    if model.rejection is not None:
+        fields |= {"label": (label | None, ...), "rejected": (bool, ...)}
+    prediction = create_model("Prediction", **fields)
     return prediction, create_model("Predictions", predictions=(list[prediction], ...))  # type: ignore[valid-type]
 
 

@@ -1,0 +1,73 @@
+"""Items of the model card about probabilities, thresholds, sizes of errors and rejected texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headhunt.evaluation import expected_calibration_error
+from headhunt.report.markdown import code
+from headhunt.run.results import ENSEMBLE, WINNER, TestResult
+
+Facts = Mapping[str, Any]
+
+
+def card_items(problem_type: str, role: str, facts: Facts, test: TestResult | None) -> list[str]:
+    """Return what a model card says about probabilities, errors, thresholds and rejected texts.
+
+    Args:
+        problem_type: The problem type.
+        role: `winner`, `plain` or `ensemble`.
+        facts: The contents of `headhunt.json`, and `thresholds` and `rejection` of `config.json`.
+        test: Scores of the search on test rows.
+    """
+    if problem_type == "regression":
+        return (
+            []
+            if test is None or test.errors is None or role != WINNER
+            else [
+                f"Errors: {test.errors.level * 100:.0f} % of validation rows are within {test.errors.error:.3g} of the "
+                f"true number, and {test.errors.coverage * 100:.1f} % of test rows."
+            ]
+        )
+    items = []
+    if thresholds := facts.get("thresholds"):
+        items.append(
+            f"Thresholds: a text gets a label from a probability of {min(thresholds):.3g} to {max(thresholds):.3g} "
+            "on, depending on the label (`thresholds` in config.json). transformers alone does not apply them."
+        )
+    temperature, measured = facts.get("temperature"), ""
+    if test is not None and test.calibration and role == WINNER:
+        error, before = expected_calibration_error(test.calibration), " before calibration" if temperature else ""
+        measured = f" The expected calibration error on test rows{before} is {error * 100:.1f} points."
+    if temperature:
+        items.append(f"Probabilities: calibrated on validation rows (temperature {temperature:g}).{measured}")
+    else:
+        items.append(
+            f"Probabilities: not calibrated; predictions at 0.9 need not be right nine times in ten.{measured}"
+        )
+    if facts.get("rejection"):
+        items.append(_rejection_words(facts["rejection"], None if role == ENSEMBLE else test))
+    return items
+
+
+def _rejection_words(rejection: Facts, test: TestResult | None) -> str:
+    label = rejection.get("label")
+    fits_none = f" or whose best class is {code(label)}" if label is not None else ""
+    words = (
+        f"Rejected texts: those whose best class has a probability below {rejection['threshold']:.3g}{fits_none} "
+        "get no label (`rejection` in config.json). transformers alone does not reject."
+    )
+    scores = test.rejection if test is not None else None
+    if scores is None:
+        return words
+    words += (
+        f" On test rows, {scores.coverage * 100:.1f} % are answered, with an accuracy of "
+        f"{scores.accuracy * 100:.1f} %; without rejecting it is {scores.accuracy_of_all * 100:.1f} %."
+    )
+    if scores.outside_rejected is not None:
+        words += (
+            f" Of the {scores.outside_rows:,} rows of {code(str(label))}, {scores.outside_rejected * 100:.1f} % are "
+            "rejected."
+        )
+    return words
