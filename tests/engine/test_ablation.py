@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from searches import run_search
 import headhunt
 from headhunt.engine import ablation
 from headhunt.engine.ablation import NAMES, run_ablation, variants
+from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.spec import Blocks, Convolutions, Head, Mlp, Recipe, Smart, Spec, plain
@@ -77,9 +79,9 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         key = next(key for key in specs if key.startswith(name) and (name or not key))
         path = directory.ablation_predictions(specs[key].hash, seed)
         write_arrays(path, rows=np.arange(len(targets)), outputs=values)
-    return SimpleNamespace(
+    final = SimpleNamespace(
         state=SimpleNamespace(trials=[None, SimpleNamespace(spec=spec)]),
-        task=SimpleNamespace(rows={"train": 500}, **task),
+        task=SimpleNamespace(rows={"train": 500}, tasks=(), **task),
         directory=directory,
         metric=metric,
         validation_targets=targets,
@@ -91,6 +93,8 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         run=lambda requests, deadline: [],
         request=lambda job, trial, seed, **fields: job(trial=1, seed=seed, **fields),
     )
+    final.evaluate = partial(FinalEvaluation.evaluate, final)
+    return final
 
 
 REGRESSION = {"problem_type": "regression", "labels": ()}
