@@ -37,7 +37,7 @@ from headhunt.evaluation import apply_thresholds, compare, evaluate, fit_thresho
 from headhunt.spec import Spec, plain
 
 SEARCH = "search"
-QUICK: dict[str, Any] = {"trials": 2, "workers": 0, "max_length": 32}  # options of a search
+QUICK: dict[str, Any] = {"time": 15, "workers": 0, "max_length": 32}  # options of a search
 SEEDS = (0, 1, 2)
 FOLDS = 3
 
@@ -107,8 +107,10 @@ class Benchmark:
             encoder=self.encoder,
             metric=cell.metric,
             view=False,
-            **({**QUICK, "time": None} if self.args.quick else {"time": self.args.seconds}),
+            **(QUICK if self.args.quick else {"time": self.args.seconds}),
         )
+        while found.model_dir is None:  # a busy machine
+            found = headhunt.resume(found.run_dir, time=30)
         predictor, result = found.load(), found.result
         outputs = predictor.outputs(test.texts(), test.texts_b())
         facts = {"trials": result.trials if result else 0, "delivered": result.verdict.delivered if result else None}

@@ -84,11 +84,12 @@ def reject(args: Namespace, folder: Path, encoder: str) -> dict[str, Any]:
     task = Task.load(drawn.train, test=drawn.test, problem_type=CLASSES)
     limits: dict[str, Any] = {"time": args.seconds}
     if args.quick:
-        limits = {"time": None, "trials": 1, "workers": 0, "max_length": 16}
+        limits = {"time": 15, "workers": 0, "max_length": 16}
     out = folder / "clinc150"
-    found = headhunt.search(task, out=out, encoder=encoder, reject=0.9, reject_label="oos", view=False, **limits).result
-    scores = found.test.rejection if found and found.test else None
-    return {} if scores is None else {name: _rounded(value) for name, value in asdict(scores).items()}
+    search = headhunt.search(task, out=out, encoder=encoder, reject=0.9, reject_label="oos", view=False, **limits)
+    while (found := search.result) is None or found.test is None or found.test.rejection is None:  # a busy machine
+        search = headhunt.verdict(out, seeds=1)
+    return {name: _rounded(value) for name, value in asdict(found.test.rejection).items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -86,21 +86,22 @@ def score_test_rows(
         return score_tasks(final, scored, paired_runs(contest, predictions))
     evaluations = {role: evaluate(task.problem_type, one, targets, task.labels) for role, one in scored.items()}
     result = TestResult(len(targets), {role: evaluation.scores for role, evaluation in evaluations.items()})
+    if task.problem_type == "single_label_classification":
+        confusion = {role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)}
+        delivered = outputs.get(source.name) if source is not None else None
+        rejection = _rejection(final, _trial_of(contest, source), delivered)
+        result = replace(result, confusion=confusion, rejection=rejection)
     if WINNER not in names:
         return result
     winner, held_out = outputs[names[WINNER]][0], final.held_out(contest.winner)
     if task.problem_type == "regression":
         return replace(result, errors=None if held_out is None else bound_errors(*held_out, winner, targets))
-    result = replace(result, calibration=tuple(reliability_bins(winner, targets)))
-    result = replace(result, temperature=None if held_out is None else round(fit_temperature(*held_out), 4))
-    if task.problem_type == "multi_label_classification":
-        return result
-    delivered = _trial_of(contest, source)
+    several = task.problem_type == "multi_label_classification"
     return replace(
         result,
-        confusion={role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)},
-        mistakes=_mistakes(final, winner, scored.get(PLAIN)),
-        rejection=None if source is None else _rejection(final, delivered, outputs.get(source.name)),
+        calibration=tuple(reliability_bins(winner, targets)),
+        temperature=None if held_out is None else round(fit_temperature(*held_out), 4),
+        mistakes=() if several else _mistakes(final, winner, scored.get(PLAIN)),
     )
 
 

@@ -363,7 +363,8 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def saved_thresholds(folder: Path) -> list[float] | None:
     """Return the decision thresholds that a saved model of several labels was saved with; None if it has none."""
-    thresholds: list[float] | None = read_json(folder / "config.json").get("thresholds")
+    path = folder / "config.json"
+    thresholds: list[float] | None = read_json(path).get("thresholds") if path.is_file() else None
     return thresholds
 
 
