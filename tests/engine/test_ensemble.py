@@ -27,6 +27,7 @@ from model_folders import CODE, FILES
 import headhunt
 from headhunt.engine.ensemble import encoders_with_equal_tokenizer, join, save_ensemble
 from headhunt.errors import ModelError
+from headhunt.evaluation import Decisions
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
 
@@ -110,7 +111,7 @@ def test_ensemble_decides_by_its_own_thresholds_or_the_mean_of_its_members(encod
         member.save(tmp_path / "mean" / f"member-{i}")
         member.save(tmp_path / "own" / f"member-{i}")
     save_ensemble(tmp_path / "mean", {})
-    save_ensemble(tmp_path / "own", {"thresholds": [0.2, 0.6]})
+    save_ensemble(tmp_path / "own", {}, Decisions(thresholds=(0.2, 0.6)))
     mean, own = load(tmp_path / "mean"), load(tmp_path / "own")
     assert mean.thresholds == pytest.approx((0.3, 0.4)) and own.thresholds == (0.2, 0.6)
     assert mean.prediction(np.array([0.29, 0.41])).label == ["bad", "good"][1:]
