@@ -39,6 +39,7 @@ def search(
     problem_type: opt.ProblemType = None,
     test: opt.Test = None,
     limit: opt.Limit = None,
+    unlabelled: opt.Unlabelled = None,
     time: opt.Time = "10m",
     trials: opt.Trials = None,
     target: opt.Target = None,
@@ -51,6 +52,7 @@ def search(
     deliver: opt.Deliver = "best",
     encoder: opt.Encoders = None,
     max_length: opt.MaxLength = None,
+    pretrain: opt.Pretrain = None,
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
     calibrate: opt.Calibrate = False,
@@ -81,6 +83,7 @@ def search(
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
+    training |= {"unlabelled": unlabelled, "pretrain": pretrain}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
     metric = metric or DEFAULT_METRIC[task.problem_type]

@@ -5,5 +5,6 @@ from headhunt.data.labels import ProblemType
 from headhunt.data.loading import load_labelled, load_texts
 from headhunt.data.splitting import Split
 from headhunt.data.task import Task
+from headhunt.data.unlabelled import Unlabelled, load_unlabelled
 
-__all__ = ["Columns", "ProblemType", "Split", "Task", "load_labelled", "load_texts"]
+__all__ = ["Columns", "ProblemType", "Split", "Task", "Unlabelled", "load_labelled", "load_texts", "load_unlabelled"]

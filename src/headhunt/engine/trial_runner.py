@@ -31,7 +31,7 @@ from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
-from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput
+from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput, pretrain_encoder
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, standard_error
 from headhunt.predictor import Predictor
@@ -51,6 +51,7 @@ from headhunt.study.requests import (
     MeasureThroughput,
     PredictTestRows,
     PredictTestRowsByFold,
+    PretrainEncoder,
     RepeatPredictions,
     Request,
     SaveAllFolds,
@@ -91,6 +92,7 @@ class TrialRunner(WorkerData):
             JoinModels: self._join_models,
             MeasureThroughput: partial(measure_throughput, self),
             EvaluateTfidf: partial(evaluate_tfidf, self),
+            PretrainEncoder: partial(pretrain_encoder, self),
         }
         if settings.memory:
             limit_memory(settings.memory)

@@ -16,6 +16,29 @@ WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF = "winner", "plain", "ensemble", "solved"
 
 
 @dataclass(frozen=True)
+class PretrainingResult:
+    """Further pretraining of the encoder on texts without labels."""
+
+    texts: int
+    """Texts or pairs: those of the training rows and the unlabelled ones."""
+    own: int
+    """Number of them that are training rows."""
+    folder: str | None = None
+    """The new encoder, a directory among the encoders of the run; None if it was left out."""
+    epochs: float = 0.0
+    steps: int = 0
+    first_loss: float | None = None
+    last_loss: float | None = None
+    seconds: float = 0.0
+    note: str | None = None
+    """Why it was left out."""
+
+    def __post_init__(self) -> None:
+        if self.folder is not None and not is_bare_name(self.folder):
+            raise ValueError(f"folder must be a bare name inside the run; found {self.folder!r}.")
+
+
+@dataclass(frozen=True)
 class TrialSummary:
     """A trial and its score on validation rows."""
 

@@ -49,6 +49,10 @@ class SearchSettings:
     """Megabytes of each worker process."""
     deliver: str = "best"
     """Rule by which the delivered model is chosen; see DELIVER."""
+    pretrain: bool = False
+    """Whether the encoder is also tried after further pretraining on texts of the task."""
+    unlabelled: bool = False
+    """Whether the user gave unlabelled texts; they are stored with the task."""
 
     def command(self, task: TaskInfo, space: str) -> list[str]:
         """Return the command that repeats the search, option by option; DATA and TEST stand for the user's files.
@@ -59,6 +63,7 @@ class SearchSettings:
         """
         options: dict[str, Any] = {
             "--test": "TEST" if task.test_given else None,
+            "--unlabelled": "UNLABELLED" if self.unlabelled else None,
             "--limit": task.limit,
             "--encoder": ",".join(self.encoders) or self.encoder,
             "--max-length": self.max_length,
@@ -82,4 +87,7 @@ class SearchSettings:
             "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-        return ["headhunt search DATA", *words, *(["--calibrate"] if self.calibrate else [])]
+        switches = ["--calibrate"] if self.calibrate else []
+        if self.pretrain != self.unlabelled:  # the default
+            switches.append("--pretrain" if self.pretrain else "--no-pretrain")
+        return ["headhunt search DATA", *words, *switches]

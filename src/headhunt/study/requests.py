@@ -139,6 +139,16 @@ class PredictTestRowsByFold(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PretrainEncoder(Request):
+    """Train the encoder of a candidate further on the unlabelled texts of the run."""
+
+    out: Path
+    """Folder of the new encoder."""
+    seconds: float | None = None
+    """Time that it may take; None is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasureCost(Request):
     """Measure latency, size and FLOPs of a candidate."""
 

@@ -109,14 +109,13 @@ class Study:
         rungs = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
         self.ladder = ladder or (rungs if self.strategy.rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
-        use_known = self.strategy.starts_with_known_recipes if known is None else known
-        self._use_known = use_known
+        self._use_known = self.strategy.starts_with_known_recipes if known is None else known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
             "ladder": asdict(self.ladder),
-            "known": use_known,
+            "known": self._use_known,
             "encoder": candidates.encoder,
             "pair": candidates.pair,
             "rows": candidates.rows,
@@ -274,6 +273,14 @@ class Study:
         if self._begun or any(trial.origin not in (PLAIN, SOLVED) for trial in self.state.trials):
             return
         self._begun = True
+        self._add_first_trials()
+
+    def add_encoder(self, encoder: str) -> None:
+        """Compare one more encoder by its solved head; candidates use it from then on if that is the best."""
+        self.candidates.encoders = tuple(dict.fromkeys((*self.candidates.encoders, encoder)))
+        self._add_first_trials()
+
+    def _add_first_trials(self) -> None:
         for spec, origin, bracket in self._baselines.first_trials():
             if spec.hash not in self.state.hashes:
                 params = self.candidates.express(spec) if origin == PLAIN else None

@@ -95,7 +95,10 @@ def prepare_head(
         standardizer.fit(features)
     if solved:
         output = output_of(model)
-        solution = _solve(model, features, targets[rows], objective.problem_type, output.out_features, seed)
+        labels = targets[rows]
+        if objective.problem_type == "single_label_classification" and labels.ndim == 2:
+            labels = labels.argmax(1)  # probabilities of another model
+        solution = _solve(model, features, labels, objective.problem_type, output.out_features, seed)
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():
