@@ -290,3 +290,8 @@ def test_page_of_unfinished_search_and_of_pairs_opens_without_errors(browser, ru
     for folder in (running, pairs):
         browser.open(write(folder), 400, False)
         assert browser.trouble() == [] and browser.run("document.documentElement.scrollWidth") <= 400
+
+
+def test_page_shows_the_cost_of_all_candidates(copy):
+    page = write(copy).read_text()
+    assert "Cost of all candidates" in page and "On the front of score, latency and size together" in page

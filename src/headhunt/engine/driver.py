@@ -17,6 +17,7 @@ from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
 from headhunt.engine.pretraining import FurtherPretraining
+from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
 from headhunt.report import model_card
@@ -120,7 +121,9 @@ class SearchDriver:
                 reason = study.run()
             refuse_if_nothing_trained(study.state)
             self._stop.clear()
-            self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
+            final = self.final_evaluation(study)
+            result = run_final_evaluation(final, reason)
+            self._write_model_cards(run_self_training(final, result) if self.settings.unlabelled else result)
 
     def evaluate_again(self, training_runs: int) -> None:
         """Run the final evaluation again, with more training runs."""
@@ -343,7 +346,8 @@ class SearchDriver:
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
         final = self.final_evaluation(study)
-        self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
+        more = reserved_fraction(self.settings.unlabelled)
+        self.budget.reserve(final.minimum_seconds(best) + more * self.budget.total, final.largest_reserve + more)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         requests += self._request_reference(study)
         if study.executor is not self._local_first:

@@ -37,6 +37,7 @@ from headhunt.evaluation import (
     standard_error,
 )
 from headhunt.run import schema
+from headhunt.run.costs import candidate_costs
 from headhunt.run.directory import read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
@@ -127,6 +128,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         finalists=tuple(
             Finalist(number, tuple(values), costs.get(number)) for number, values in scores.by_trial.items()
         ),
+        costs=candidate_costs(final.state, final.study.ladder.top),
         rungs=summarise_rungs(final.state, final.study.ladder.fractions),
         test=test,
         test_evaluations=final.state.test_evaluations,
@@ -245,14 +247,14 @@ def _deliver(
         if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
             if final.calibrate and final.task.problem_type == "single_label_classification":
-                _calibrate(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
+                calibrate_saved(final.directory.model, temperature_of(final, trial), final.trust_remote_code)
             return name, models[0]
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
     return "best so far", best
 
 
-def _calibrate(folder: Path, temperature: float | None, trust_remote_code: bool) -> None:
+def calibrate_saved(folder: Path, temperature: float | None, trust_remote_code: bool) -> None:
     """Divide the logits of a saved model by a temperature, within its last layer: any tool that loads it sees it."""
     if temperature is None:
         return
