@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS, help="of further pretraining")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
-    sizes = (60, 300, 60) if args.quick else (ROWS, TEXTS, 2_000)
+    sizes = (40, 200, 40) if args.quick else (ROWS, TEXTS, 2_000)
     seeds, tuned, epochs = (SEEDS[:1], 1.0, 0.2) if args.quick else (SEEDS, 10.0, args.epochs)
     log = Log(args.out.with_suffix(".jsonl") if args.out and not args.quick else None)
     with tempfile.TemporaryDirectory() as name:

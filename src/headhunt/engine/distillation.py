@@ -28,7 +28,7 @@ from headhunt.training.loop import Report
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 500  # texts that the agreement of both models is measured on
 LEAST_TEXTS = 20
-COST_TEXTS, COST_CALLS = 256, 40
+COST_TEXTS, COST_CALLS = 256, 20
 RECIPE = Recipe(learning_rate=1e-4, head_lr_multiplier=5.0, layer_decay=0.95, standardize=True)
 
 
