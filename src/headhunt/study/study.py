@@ -34,7 +34,7 @@ from headhunt.spec import Spec
 from headhunt.study.baselines import Baselines
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates, Params
-from headhunt.study.checkpoints import Checkpoints
+from headhunt.study.checkpoints import Checkpoints, continuable
 from headhunt.study.executors import Executor
 from headhunt.study.ladder import Ladder, Rungs
 from headhunt.study.pause import POLL, Pause
@@ -442,14 +442,5 @@ class Study:
 
     def _clean_up(self, finished: Sequence[EvaluateTrial]) -> None:
         """Remove checkpoints that no trial can continue from. Called after a commit: what is gone is not needed."""
-        keep = self._continuable() if self.checkpoints.over_budget() else []
+        keep = continuable(self.state, self.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
         self.checkpoints.remove_unused(finished, self.state, keep)
-
-    def _continuable(self) -> list[tuple[int, int]]:
-        """Return trial and rung of checkpoints worth keeping, most promising first."""
-        running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
-        waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
-        plain = [
-            (trial.number, step) for trial in self.state.plain_trials for step in range(self.ladder.top + 1)
-        ]  # the final evaluation needs its checkpoints too
-        return list(dict.fromkeys(plain + running + waiting + self.rungs.checkpoints_to_keep()))
