@@ -82,7 +82,7 @@ def provenance() -> dict[str, Any]:
     )
     command = [f"python benchmarks/{inside}"]
     # Paths are specific to one machine.
-    skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old", "--table", "--scratch")
+    skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old", "--table", "--scratch", "--student")
     words = iter(sys.argv[1:])
     for word in words:
         if word in skip:

@@ -21,6 +21,7 @@ from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.results import (
     AblationItem,
     AblationResult,
+    CandidateCost,
     Finalist,
     Importance,
     Importances,
@@ -212,6 +213,11 @@ def make_result(state: State, task: TaskInfo) -> SearchResult:
         plain=_summary(state.trials[0]),
         ensemble_members=tuple(trial.number for trial in board[:4]),
         finalists=tuple(_finalist(place, trial) for place, trial in enumerate([state.trials[0], *board[3::-1]])),
+        costs=tuple(
+            CandidateCost(trial.number, trial.best[1], 4.0 + 0.7 * place, 91.2 - 0.8 * place, place % 3 == 0)
+            for place, trial in enumerate(board[:12])
+            if trial.best
+        ),
         rungs=tuple(RungSummary(rung, share, 40, 12, 1, 321.5, 0.9) for rung, share in enumerate(FRACTIONS)),
         test=make_test_result(task),
         test_evaluations=1,

@@ -92,7 +92,7 @@ def test_write_escapes_data_and_writes_the_same_facts(finished):
     path = write(finished)
     page = path.read_text(encoding="utf-8")
     check_html(page)
-    assert page.count("<section") == 15 == len(SECTIONS)
+    assert page.count("<section") == 16 == len(SECTIONS)
     assert HOSTILE not in page and "&lt;b&gt;question&lt;/b&gt;" in page
     report_data = RunDirectory(finished).report_data
     assert json.loads(report_data.read_text(encoding="utf-8")) == collect_facts(finished)
@@ -290,3 +290,8 @@ def test_page_of_unfinished_search_and_of_pairs_opens_without_errors(browser, ru
     for folder in (running, pairs):
         browser.open(write(folder), 400, False)
         assert browser.trouble() == [] and browser.run("document.documentElement.scrollWidth") <= 400
+
+
+def test_page_shows_the_cost_of_all_candidates(copy):
+    page = write(copy).read_text()
+    assert "Cost of all candidates" in page and "On the front of score, latency and size together" in page

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headhunt.cli import cache, deliver, models, search
+from headhunt.cli import cache, deliver, models, search, unlabelled
 from headhunt.cli.flags import refuse_renamed, translate
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
@@ -96,6 +96,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
         search.space,
     ],
     "Train and use one model": [models.fit, models.evaluate, models.predict],
+    "Learn from texts without labels": [unlabelled.pretrain, unlabelled.distil],
     "Deliver": [deliver.export, deliver.serve, deliver.push],
     "Maintain": [cache.cache],
 }

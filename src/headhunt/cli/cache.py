@@ -13,6 +13,7 @@ KINDS = {
     "tables": "data files in the form of Arrow",
     "activations": "outputs of frozen layers",
     "exports": "models in the form of ONNX",
+    "encoders": "encoders that were trained further",
 }
 
 

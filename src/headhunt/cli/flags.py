@@ -28,6 +28,7 @@ ARGUMENTS = (
     "device",
     "dry_run",
     "encoder",
+    "epochs",
     "group",
     "host",
     "input",
@@ -56,6 +57,7 @@ ARGUMENTS = (
     "pair",
     "port",
     "precision",
+    "pretrain",
     "private",
     "probabilities",
     "reject",
@@ -76,12 +78,14 @@ ARGUMENTS = (
     "test",
     "text",
     "text_b",
+    "texts",
     "threads",
     "time",
     "timeout_graceful_shutdown",
     "token",
     "trials",
     "trust_remote_code",
+    "unlabelled",
     "workers",
 )
 """Python arguments that are a flag of at least one command."""
@@ -93,7 +97,7 @@ NAMES_IN_COMMAND = {
     "fit": {"data": "DATA", "source": "DATA"},
     "search": {"data": "DATA", "source": "DATA"},
     "evaluate": {"data": "DATA", "source": "DATA"},
-    "predict": {"source": "--input"},
+    "predict": {"source": "--input", "texts": "TEXTS"},
     "export": {"out": "--onnx"},
 }
 """Words for arguments that are positional in a command or have another name there."""

@@ -136,6 +136,25 @@ Limit = Annotated[
     int | None,
     typer.Option(metavar="N", help="Maximum number of training rows, sampled with the seed.", rich_help_panel=DATA),
 ]
+Unlabelled = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Texts without labels (CSV, TSV, JSONL, Parquet, or .txt with one per line). Texts of test rows are "
+        "left out.",
+        rich_help_panel=DATA,
+    ),
+]
+Pretrain = Annotated[
+    bool | None,
+    typer.Option(
+        "--pretrain/--no-pretrain",
+        help="Also try the encoder after further pretraining on masked tokens of the training texts and the "
+        "unlabelled ones.",
+        show_default="if --unlabelled is given",
+        rich_help_panel=TRAINING,
+    ),
+]
 Encoder = Annotated[
     str | None,
     typer.Option(

@@ -30,6 +30,7 @@ MODEL_NAMES = {
     "winner": "the winner",
     "plain": "the plain head",
     "ensemble": "the ensemble",
+    "student": "the student of the winner, which is delivered",
     "solved": "the frozen encoder with a solved head",
     "tfidf": "TF-IDF with a linear model",
 }
@@ -205,6 +206,8 @@ def print_result(search: Search, console: Console) -> None:
     if delivered == "plain" and result.winner_model:
         winner = search.directory.models / result.winner_model
         console.print(f"{search.directory.model} is the plain head; the winner is in {winner}", soft_wrap=True)
+    if result.self_training and (note := result.self_training.note):
+        console.print(f"no student was delivered: {note}")
     if result.ensemble:
         console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
     elif result.ensemble_note:

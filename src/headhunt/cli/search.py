@@ -41,6 +41,7 @@ def search(
     problem_type: opt.ProblemType = None,
     test: opt.Test = None,
     limit: opt.Limit = None,
+    unlabelled: opt.Unlabelled = None,
     time: opt.Time = "10m",
     trials: opt.Trials = None,
     target: opt.Target = None,
@@ -53,6 +54,7 @@ def search(
     deliver: opt.Deliver = "best",
     encoder: opt.Encoders = None,
     max_length: opt.MaxLength = None,
+    pretrain: opt.Pretrain = None,
     seed: opt.Seed = 0,
     precision: opt.PrecisionOption = opt.Precision.auto,
     calibrate: opt.Calibrate = False,
@@ -84,6 +86,7 @@ def search(
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
+    training |= {"unlabelled": unlabelled, "pretrain": pretrain}
     training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
     training |= {"reject": reject, "reject_label": reject_label}
     compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}

@@ -6,6 +6,7 @@ from headhunt.data.loading import load_labelled, load_texts
 from headhunt.data.splitting import Split
 from headhunt.data.task import SubTask, Task
 from headhunt.data.tasks import join_tasks, load_tasks
+from headhunt.data.unlabelled import Unlabelled, load_unlabelled
 
 __all__ = [
     "Columns",
@@ -13,8 +14,10 @@ __all__ = [
     "Split",
     "SubTask",
     "Task",
+    "Unlabelled",
     "join_tasks",
     "load_labelled",
     "load_tasks",
     "load_texts",
+    "load_unlabelled",
 ]

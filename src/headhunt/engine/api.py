@@ -1,4 +1,4 @@
-"""Train, score and load one model: the functions behind `headhunt fit`, `evaluate` and `predict`."""
+"""Train, score and load one model or encoder: the functions behind `headhunt fit`, `pretrain` and others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headhunt.data import Split, Task
+from headhunt.data import Split, Task, load_texts
 from headhunt.engine.assembly import prepare, versions
-from headhunt.engine.options import check_new_directory, choose_metric, load_task
+from headhunt.engine.options import check_new_directory, choose_metric, load_task, parse_duration
+from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Evaluation, apply_thresholds, evaluate, evaluate_tasks
 from headhunt.modeling.build import check_length, load_config
 from headhunt.predictor import Predictor
 from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
+from headhunt.training import pretraining
 from headhunt.training.device import pick_device
 from headhunt.training.loop import Report
+from headhunt.training.pretraining import Pretraining
+
+MOST_EPOCHS = 100  # of further pretraining
 
 
 def fit(
@@ -103,6 +108,60 @@ def _score_test_rows(predictor: Predictor, task: Task) -> dict[str, Any]:
     mean, evaluations = evaluate_tasks(choose_metric(task, None), outputs, test.targets, labels)
     of_tasks = {each.name: found.to_dict() for each, found in zip(task.tasks, evaluations, strict=True)}
     return {**mean.to_dict(), "tasks": of_tasks}
+
+
+def pretrain(
+    encoder: str,
+    texts: Any,
+    *,
+    out: str | Path,
+    text: str | None = None,
+    epochs: float = 3.0,
+    time: str | float | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    precision: str = "auto",
+    trust_remote_code: bool = False,
+    on_report: Callable[[Report], None] = lambda report: None,
+) -> Pretraining:
+    """Train an encoder further on texts without labels, by masked tokens, and save it as a new encoder.
+
+    The result is kept in the cache. After Ctrl-C, the same call continues.
+
+    Args:
+        encoder: A Hugging Face model name or a directory.
+        texts: As for `load_texts`: a file or a list.
+        out: Directory of the new encoder.
+        text: Text column (detected if unambiguous).
+        epochs: Passes over the texts.
+        time: Time that it may take; as many epochs as fit, at most `epochs`.
+        max_length: Maximum number of tokens per text; by default 128.
+        seed: Random seed.
+        device: "cuda", "mps" or "cpu"; by default the fastest available.
+        precision: "auto", "fp32" or "bf16".
+        trust_remote_code: Whether code that comes with the encoder may run.
+        on_report: Called about a hundred times during training.
+    """
+    check_new_directory(Path(out))
+    if not 0 < epochs <= MOST_EPOCHS:
+        raise HeadhuntError(f"epochs= must be above 0, up to {MOST_EPOCHS}; found {epochs}.")
+    if max_length is not None:
+        check_length(max_length, encoder, trust_remote_code)
+    rows = load_texts(texts, pair=False, text=text)
+    return pretraining.pretrain(
+        encoder,
+        rows.texts(),
+        out=Path(out),
+        epochs=epochs,
+        seconds=parse_duration(time),
+        max_length=max_length or 128,
+        seed=seed,
+        device=device,
+        precision=precision,
+        trust_remote_code=trust_remote_code,
+        on_report=on_report,
+    )
 
 
 def score(predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:

@@ -110,6 +110,18 @@ def cuts_many(task: Task, encoder: str, max_length: int | None, trust_remote_cod
     return bool((lengths > longest).mean() >= CUT_SHARE)
 
 
+def tokenise_texts(spec: Spec, tokenizer: Any, texts: list[str], texts_b: list[str] | None) -> Tokens:
+    """Tokenise the texts of one task as a candidate reads them."""
+    return tokenise(
+        tokenizer,
+        texts,
+        texts_b,
+        max_length=spec.input_length,
+        truncation=spec.recipe.truncation,
+        each=spec.head.siamese is not None,
+    )
+
+
 def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) -> Tokens | TaskTokens:
     """Tokenise rows as a candidate reads them.
 
@@ -121,16 +133,14 @@ def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) 
     """
     texts = [text for split in rows for text in split.texts()]
     texts_b = [text for split in rows for text in split.texts_b() or []] if task.pair else None
-    options: dict[str, Any] = {"max_length": spec.input_length, "truncation": spec.recipe.truncation}
-    options["each"] = spec.head.siamese is not None
     if not task.tasks:
-        return tokenise(tokenizer, texts, texts_b, **options)
+        return tokenise_texts(spec, tokenizer, texts, texts_b)
     tasks = np.concatenate([split.targets["task"] for split in rows])
     parts = []
     for number, each in enumerate(task.tasks):
         chosen = np.flatnonzero(tasks == number)
         second = [texts_b[row] for row in chosen] if texts_b is not None and each.pair else None
-        parts.append(tokenise(tokenizer, [texts[row] for row in chosen], second, **options))
+        parts.append(tokenise_texts(spec, tokenizer, [texts[row] for row in chosen], second))
     return TaskTokens.join(parts, tasks)
 
 

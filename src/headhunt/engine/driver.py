@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
+from headhunt.engine.pretraining import FurtherPretraining
+from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
 from headhunt.report import model_card
@@ -108,6 +110,7 @@ class SearchDriver:
         self._local_first: InlineExecutor | None = None  # that one, while workers start
         self._threads: int | None = None  # of torch in this process, before they were limited
         self._reference_requested = False
+        self._pretraining = FurtherPretraining(self.directory, settings)
         self._damaged: list[Key] = []  # trial and rung of predictions that could not be read
 
     def run(self) -> None:
@@ -118,7 +121,9 @@ class SearchDriver:
                 reason = study.run()
             refuse_if_nothing_trained(study.state)
             self._stop.clear()
-            self._write_model_cards(run_final_evaluation(self.final_evaluation(study), reason))
+            final = self.final_evaluation(study)
+            result = run_final_evaluation(final, reason)
+            self._write_model_cards(run_self_training(final, result) if self.settings.unlabelled else result)
 
     def evaluate_again(self, training_runs: int) -> None:
         """Run the final evaluation again, with more training runs."""
@@ -342,9 +347,14 @@ class SearchDriver:
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
         final = self.final_evaluation(study)
-        self.budget.reserve(final.minimum_seconds(best), final.largest_reserve)
+        more = reserved_fraction(self.settings.unlabelled)
+        self.budget.reserve(final.minimum_seconds(best) + more * self.budget.total, final.largest_reserve + more)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         requests += self._request_reference(study)
+        if study.executor is not self._local_first:
+            if (message := self._pretraining.add_encoder(study)) is not None:
+                self._notify(message)
+            requests += self._pretraining.requests(final)
         requests += final.repeat_predictions(self._damaged)
         self._damaged = []
         if self.view:

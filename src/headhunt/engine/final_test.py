@@ -33,6 +33,7 @@ from headhunt.evaluation import (
     standard_error,
 )
 from headhunt.run import schema
+from headhunt.run.costs import candidate_costs
 from headhunt.run.directory import read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
@@ -120,6 +121,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         finalists=tuple(
             Finalist(number, tuple(values), costs.get(number)) for number, values in scores.by_trial.items()
         ),
+        costs=candidate_costs(final.state, final.study.ladder.top),
         rungs=summarise_rungs(final.state, final.study.ladder.fractions),
         test=test,
         test_evaluations=final.state.test_evaluations,
@@ -212,17 +214,18 @@ def _deliver(
     for name, trial in order:
         if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
-            _finish(final, trial)
+            finish_saved(final, final.decisions(final.held_out(trial)))
             return name, models[0]
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
-        _finish(final, final.state.trials[final.state.model.trial] if final.state.model else None)
+        trial = final.state.trials[final.state.model.trial] if final.state.model else None
+        finish_saved(final, final.decisions(final.held_out(trial)))
     return "best so far", best
 
 
-def _finish(final: FinalEvaluation, trial: Trial | None) -> None:
+def finish_saved(final: FinalEvaluation, decisions: Decisions) -> None:
     """Calibrate the delivered model and let it reject texts, if that was asked for. Any tool sees the calibration."""
-    decisions = replace(final.decisions(final.held_out(trial)), thresholds=None)  # it has its thresholds already
+    decisions = replace(decisions, thresholds=None)  # it has its thresholds already
     if decisions == Decisions():
         return
     import torch

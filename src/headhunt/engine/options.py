@@ -12,6 +12,7 @@ from headhunt.data import Task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, RejectionRule, check_metric
 from headhunt.run.settings import DELIVER
+from headhunt.spec import Space
 from headhunt.storage import find_obstacle
 from headhunt.study.registry import STRATEGIES
 
@@ -125,6 +126,21 @@ def check_decisions(task: Task, calibrate: bool, reject: float | None, reject_la
     if reject is not None or reject_label is not None:
         rule = RejectionRule(RejectionRule.coverage if reject is None else reject, reject_label)
         rule.check(task.problem_type, task.labels)
+
+
+def check_pretraining(task: Task, space: Space, pretrain: bool, unlabelled: bool) -> None:
+    """Refuse unlabelled texts and further pretraining where they cannot be used.
+
+    Raises:
+        HeadhuntError: If there are several tasks, or the space names its encoder.
+    """
+    if task.tasks and (pretrain or unlabelled):
+        raise HeadhuntError(
+            "unlabelled= and pretrain= need one task; found several. Pretrain the encoder first, with "
+            "headhunt pretrain, and give the new one as encoder=."
+        )
+    if pretrain and "encoder" in space.tree:
+        raise HeadhuntError("pretrain= needs a space that names no encoder; give encoder= instead, or pretrain=False.")
 
 
 def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headhunt.data import Task
+from headhunt.data import Task, load_unlabelled
 from headhunt.engine.ablation import run_ablation
 from headhunt.engine.driver import Resources, SearchDriver, View, config_of_encoder
 from headhunt.engine.options import (
@@ -16,6 +16,7 @@ from headhunt.engine.options import (
     check_choices,
     check_decisions,
     check_deliver,
+    check_pretraining,
     check_target,
     choose_metric,
     has_gpu,
@@ -32,7 +33,7 @@ from headhunt.run.results import AblationResult, SearchResult
 from headhunt.run.schema import RunError
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
-from headhunt.run.task import TaskInfo, save_task
+from headhunt.run.task import TaskInfo, save_task, save_unlabelled
 from headhunt.spec import DEFAULT_ENCODER, NAMED, Choice, Space, Spec
 from headhunt.study.budget import Limits, TimeBudget
 
@@ -153,6 +154,8 @@ def search(
     reject_label: str | None = None,
     max_length: int | None = None,
     deliver: str = "best",
+    unlabelled: Any = None,
+    pretrain: bool | None = None,
     started: float | None = None,
     view: View | Literal[False] | None = None,
     **options: Any,
@@ -186,6 +189,9 @@ def search(
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
         deliver: "best" delivers the model with the best score on validation rows; "plain-unless-proven" the plain head,
             unless the test rows prove that the winner is better.
+        unlabelled: Texts without labels, as for `load_texts`: a file or a list. Texts of test rows are left out.
+        pretrain: Whether to try the first encoder also after further pretraining on masked tokens of the training texts
+            and the unlabelled ones; by default if there are unlabelled ones.
         started: Seconds since 1970 from which the time counts; by default the call.
         view: Shows progress; by default a live view in a notebook. False shows nothing.
         options: Passed to `Task.load`: text, text_b, label, problem_type, test, limit …
@@ -213,6 +219,9 @@ def search(
         gpu = encoder == "auto" and device != "cpu" and has_gpu()
         encoders = resolve_encoders(encoder, texts=texts, max_size=size, gpu=gpu, trust_remote_code=trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, task, max_length, trust_remote_code)
+    pretrain = unlabelled is not None if pretrain is None else pretrain
+    check_pretraining(task, chosen, pretrain, unlabelled is not None)
+    texts_alone = load_unlabelled(task, unlabelled, seed=seed) if pretrain or unlabelled is not None else None
     config_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
         from headhunt.modeling.build import check_length
@@ -242,9 +251,13 @@ def search(
         max_length=max_length,
         encoders=encoders if len(encoders) > 1 else (),
         deliver=deliver,
+        pretrain=pretrain,
+        unlabelled=unlabelled is not None,
     )
     with directory.claim():
         save_task(task, directory.task)
+        if texts_alone is not None:
+            save_unlabelled(texts_alone, directory.task)
         directory.write_settings(settings)
     SearchDriver(directory.path, settings, Resources(ray, trust_remote_code), budget, view).run()
     return Search(directory.path)

@@ -30,8 +30,9 @@ from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
+from headhunt.engine.students import train_student
 from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
-from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput
+from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput, pretrain_encoder
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, parts_of, standard_error
 from headhunt.predictor import Predictor
@@ -51,10 +52,12 @@ from headhunt.study.requests import (
     MeasureThroughput,
     PredictTestRows,
     PredictTestRowsByFold,
+    PretrainEncoder,
     RepeatPredictions,
     Request,
     SaveAllFolds,
     SaveFirstFold,
+    TrainStudent,
 )
 from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
@@ -65,7 +68,7 @@ LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
-_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | AverageModels
+_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | AverageModels | TrainStudent
 
 
 class TrialRunner(WorkerData):
@@ -89,8 +92,10 @@ class TrialRunner(WorkerData):
             PredictTestRowsByFold: self._predict_test_rows_by_fold,
             MeasureCost: self._measure_cost,
             JoinModels: self._join_models,
+            TrainStudent: self._train_student,
             MeasureThroughput: partial(measure_throughput, self),
             EvaluateTfidf: partial(evaluate_tfidf, self),
+            PretrainEncoder: partial(pretrain_encoder, self),
         }
         if settings.memory:
             limit_memory(settings.memory)
@@ -320,6 +325,23 @@ class TrialRunner(WorkerData):
             place = request.out / f"{request.trial:06d}-{number}"
             self._save_fold(ready, request, place)
         return Outcome("ok")
+
+    def _train_student(self, request: TrainStudent, stop: Stop) -> Outcome:
+        if request.fold is None or request.predictions is None:
+            assert request.model is not None and request.out is not None
+            teacher, rows = self._load(request.model), self.rows.sample(np.arange(len(self.targets)), request.rows)
+            ready = train_student(self, request, rows, teacher, stop)
+            thresholds = self.thresholds_of(request.trial)
+            self._save(ready, request, request.out, "all training rows and unlabelled texts", thresholds)
+            return Outcome("ok", examples=ready.training.examples)
+        fold = self._trained_fold(request, request.fold, stop)
+        fold.training.finish()
+        rows, evaluated = self._train_rows(request, request.fold), self.folds[request.fold][1]
+        ready = train_student(self, request, rows, fold.predictor, stop)
+        ready.training.finish()
+        outputs = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
+        write_arrays(request.predictions, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
+        return Outcome("ok", examples=ready.training.examples)
 
     def _join_models(self, request: JoinModels, stop: Stop) -> Outcome:
         def check(ensemble: Predictor) -> None:

@@ -132,7 +132,7 @@ class WorkerData:
         """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
         init_seed = request.seed if request.init_seed is None else request.init_seed
         model, tokenizer, spec = self.build(spec, init_seed)
-        tokens = self._tokens_for(spec, tokenizer)
+        tokens = self.tokens_for(spec, tokenizer)
         shared: dict[str, Any] = {}
         if spec.recipe.is_solved:
             shared = {"features": self._features_for(spec, model, tokens), "rows": rows, "groups": self.groups[rows]}
@@ -184,7 +184,8 @@ class WorkerData:
         second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
         return first, second, self.targets["task"] if self.task.tasks else None
 
-    def _tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens | TaskTokens:
+    def tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens | TaskTokens:
+        """Return the tokens of the working rows as a candidate reads them."""
         key = token_key(spec)
         if key not in self._tokens:
             self._tokens[key] = tokenise_for(spec, tokenizer, self.task, self._working_splits())

@@ -1,10 +1,11 @@
-"""Jobs of a worker that train no candidate: the speed of an encoder, and TF-IDF with a linear model as a reference."""
+"""Jobs of a worker that train no candidate: the speed of an encoder, its further pretraining, and TF-IDF."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,12 +16,16 @@ from headhunt.engine.tfidf import TfidfModel, fit_tfidf
 from headhunt.engine.worker_data import Texts, WorkerData
 from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
+from headhunt.run.results import PretrainingResult
 from headhunt.run.state import Outcome
-from headhunt.study.requests import EvaluateTfidf, MeasureThroughput
+from headhunt.run.task import open_unlabelled
+from headhunt.study.requests import EvaluateTfidf, MeasureThroughput, PretrainEncoder
 from headhunt.training.activations import StoppedError
+from headhunt.training.pretraining import EPOCHS, TooLittleTimeError, pretrain
 
 MEASURED_BATCH = 32  # rows of similar lengths, as in training: padding would make random ones slower
 TFIDF_SECONDS, TFIDF_FRACTION = 15.0, 0.05  # for all TF-IDF models of a search, at most
+PRETRAINING_EXAMPLES = 100_000  # texts that further pretraining reads at most, repeated ones included
 
 Stop = Callable[[], bool]
 
@@ -118,3 +123,35 @@ class _Reference:
                     len(rows), -1
                 )
         return outputs
+
+
+def pretrain_encoder(data: WorkerData, request: PretrainEncoder, stop: Stop) -> Outcome:
+    """Train an encoder further on the unlabelled texts of the run, and record the result."""
+    unlabelled, settings, recipe = open_unlabelled(data.directory.task), data.settings, request.spec.recipe
+    about = PretrainingResult(len(unlabelled), unlabelled.own)
+    try:
+        done = pretrain(
+            request.spec.encoder,
+            unlabelled.texts,
+            unlabelled.texts_b,
+            out=request.out,
+            epochs=_most_epochs(len(unlabelled)),
+            seconds=request.seconds,
+            max_length=recipe.max_length,
+            seed=settings.seed,
+            device=settings.device,
+            precision=settings.precision,
+            trust_remote_code=settings.trust_remote_code,
+            stop=stop,
+        )
+        about = replace(about, folder=request.out.name, epochs=done.epochs, steps=done.steps, seconds=done.seconds)
+        about = replace(about, first_loss=done.first_loss, last_loss=done.last_loss)
+    except TooLittleTimeError as error:
+        about = replace(about, note=str(error))
+    data.directory.write_pretraining(about)
+    return Outcome("ok")
+
+
+def _most_epochs(texts: int) -> float:
+    """Return the epochs of further pretraining at most: fewer with many texts, so that it ends without a time limit."""
+    return max(each for each in EPOCHS if each * texts <= PRETRAINING_EXAMPLES or each == EPOCHS[0])

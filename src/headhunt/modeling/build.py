@@ -6,6 +6,7 @@ This module knows the differences between families of encoders. A saved model do
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -336,3 +337,17 @@ def longest_input(model: PreTrainedModel) -> int | None:
             # RoBERTa and related encoders count positions from the padding id on.
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     return getattr(model.base_model.config, "max_position_embeddings", None)
+
+
+def hash_weights(model: nn.Module, *more: Any) -> str:
+    """Return a hash that is equal for models of equal weights.
+
+    Args:
+        model: The model.
+        more: Further values that must be equal.
+    """
+    digest = hashlib.blake2b(repr((*more, type(model).__name__)).encode(), digest_size=16)
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -35,6 +35,7 @@ from headhunt.report.svg import (
 from headhunt.report.terminal import format_duration
 
 WIDE, HALF, NARROW, SMALL = 920, 440, 360, 214
+NAMED = 10  # dots of a chart that all have their names
 Figure = Mapping[str, Any]
 
 
@@ -282,10 +283,10 @@ def slice_plot(data: Figure, axis: int, width: float = SMALL) -> str:
 
 
 def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
-    """Return the finalists by cost and score; a line joins the Pareto front.
+    """Return candidates by cost and score; a line joins the Pareto front. Of many, only those on the line are named.
 
     Args:
-        data: The `finalists` section of the facts.
+        data: The section `finalists` or `costs` of the facts.
         cost: Key of the cost.
         label: Name of the cost.
         width: CSS pixels.
@@ -306,7 +307,9 @@ def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
         title = f"{item['name']}: {number(item['score'])}, {compact(item[cost])}. {item['description']}"
         dot = _circle(at, level, 5.5, "accent" if item in best else "neutral")
         body.append(f"<g><title>{escape(title)}</title>{dot}</g>")
-        body.append(draw_text(at + shift, level + 17, item["name"], "note", anchor))
+        if item in best or len(items) <= NAMED:
+            body.append(draw_text(at + shift, level + 17, item["name"], "note", anchor))
+    items = best if len(items) > NAMED else items
     described = "; ".join(f"{item['name']} {number(item['score'])} at {compact(item[cost])}" for item in items)
     return draw_svg(width, height, f"{data['metric']} against {label}: {described}.", body)
 

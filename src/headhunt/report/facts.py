@@ -17,6 +17,7 @@ import numpy as np
 
 from headhunt.evaluation import Score, expected_calibration_error, find_metric
 from headhunt.report.figures import (
+    costs_figure,
     finalists_figure,
     leaf_name,
     learning_figure,
@@ -26,7 +27,7 @@ from headhunt.report.figures import (
 from headhunt.report.run_data import RunData
 from headhunt.report.svg import shorten
 from headhunt.report.terminal import format_duration
-from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, TFIDF, WINNER
+from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, STUDENT, TFIDF, WINNER
 from headhunt.run.state import SOLVED as SOLVED_ORIGIN
 from headhunt.run.state import Trial
 from headhunt.run.task import open_task
@@ -81,7 +82,32 @@ def _run(run: RunData) -> dict[str, Any]:
         "seed": settings.seed,
         "plan": run.plan.sentence if run.plan else None,
         "encoders": _encoders(run),
+        "pretraining": _pretraining(run),
+        "self_training": _self_training(run),
     }
+
+
+def _pretraining(run: RunData) -> str | None:
+    """Return what further pretraining did, in words; None without it."""
+    done = run.directory.read_pretraining()
+    if done is None:
+        return None
+    if done.folder is None:
+        return done.note
+    losses = "" if done.first_loss is None else f", loss {done.first_loss:.2f} to {done.last_loss:.2f}"
+    return f"{done.texts:,} texts, {done.own:,} of them training rows, {done.epochs:g} epochs{losses}"
+
+
+def _self_training(run: RunData) -> str | None:
+    """Return what students on unlabelled texts reached, in words; None without them."""
+    found = run.result.self_training if run.result else None
+    if found is None:
+        return None
+    if found.score is None or found.teacher_score is None:
+        return f"no student: {found.note}"
+    scores = f"{found.score:.4f} with {found.texts:,} unlabelled texts, {found.teacher_score:.4f} without"
+    interval = f"gain {found.gain:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+    return f"{scores}; {interval}, {'delivered' if found.accepted else found.note or 'not delivered'}"
 
 
 def _encoders(run: RunData) -> list[dict[str, Any]]:
@@ -126,6 +152,7 @@ def _scores(run: RunData) -> dict[str, Any] | None:
         WINNER: f"winner (#{run.winner.number})" if run.winner else "model",
         PLAIN: "plain head",
         ENSEMBLE: f"ensemble of {members}" if members > 1 else "ensemble of folds",
+        STUDENT: "student, trained on unlabelled texts too",
         SOLVED: "frozen encoder, solved head",
         TFIDF: "TF-IDF, linear model",
     }
@@ -351,6 +378,7 @@ SECTIONS: dict[str, Callable[[RunData], Any]] = {
     "importance": _importance,
     "ablation": _ablation,
     "finalists": finalists_figure,
+    "costs": costs_figure,
     "confusion": _confusion,
     "mistakes": _mistakes,
     "calibration": _calibration,

@@ -147,6 +147,27 @@ def finalists_figure(run: RunData) -> Figure | None:
     return {"metric": run.metric, "items": items, "fronts": fronts, "winner": run.winner.number if run.winner else None}
 
 
+def costs_figure(run: RunData) -> Figure | None:
+    """Return score and cost of all fully evaluated candidates, and the Pareto fronts; None with fewer than three."""
+    costs = [cost for cost in (run.result.costs if run.result else ()) if cost.trial < len(run.state.trials)]
+    if len(costs) < 3:
+        return None
+    items = [
+        {
+            "trial": cost.trial,
+            "name": "plain head" if cost.trial == 0 else f"#{cost.trial}",
+            "description": describe(run.state.trials[cost.trial].spec),
+            "score": cost.score,
+            "p50_ms": cost.latency_ms,
+            "megabytes": cost.megabytes,
+            "efficient": cost.efficient,
+        }
+        for cost in costs
+    ]
+    fronts = {cost: pareto_front(items, cost) for cost in ("p50_ms", "megabytes")}
+    return {"metric": run.metric, "items": items, "fronts": fronts}
+
+
 def _finalist(run: RunData, finalist: Finalist) -> Figure:
     cost = finalist.cost
     latency = (

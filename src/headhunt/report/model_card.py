@@ -22,7 +22,7 @@ from headhunt.report import task_card
 from headhunt.report.card_decisions import card_items
 from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
 from headhunt.run.directory import MODEL_INFO
-from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
+from headhunt.run.results import ENSEMBLE, PLAIN, STUDENT, WINNER, SearchResult
 from headhunt.run.task import TaskInfo
 from headhunt.spec import Recipe, Spec, describe, plain, recipe_words, stages
 
@@ -148,6 +148,8 @@ class _Card:
         self.verdict = result.verdict if result else None
         # A search tests the winner, the plain head and the ensemble.
         self.role = PLAIN if self.verdict and self.verdict.delivered == "plain" else WINNER
+        if result and result.test and STUDENT in result.test.scores and self.role == WINNER:
+            self.role = STUDENT
         self.role = ENSEMBLE if self.members else self.role
         self.scores: dict[str, Score] = {}
         self.other_scores: dict[str, dict[str, Score]] = {}

@@ -195,16 +195,33 @@ def _ablation(found: Facts) -> str:
     return f"<p>The winner with one choice reverted. Lines are 95&nbsp;% intervals.{text}</p>{legend(keys)}{chart}"
 
 
-def _finalists(found: Facts) -> str:
-    data = found.get("finalists")
+def _costs(found: Facts) -> str:
+    data = found.get("costs")
     if not data:
         return ""
+    efficient = ", ".join(item["name"] for item in data["items"] if item["efficient"])
+    text = (
+        f"All {len(data['items'])} fully evaluated candidates, on validation rows. The lines are Pareto fronts. "
+        f"On the front of score, latency and size together: {efficient}."
+    )
+    return f'<p>{escape(text)}</p><div class="two">{"".join(_fronts(data))}</div>'
+
+
+def _fronts(data: Facts) -> list[str]:
+    """Return a chart of score against each cost."""
     costs = {"p50_ms": "milliseconds for one text (median)", "megabytes": "megabytes of weights"}
-    figures = [
+    return [
         figure(f"{data['metric']} against {name.split(' (')[0]}", charts.front(data, cost, name))
         for cost, name in costs.items()
         if cost in data["fronts"]
     ]
+
+
+def _finalists(found: Facts) -> str:
+    data = found.get("finalists")
+    if not data:
+        return ""
+    figures = _fronts(data)
     text = "Mean scores over seeds, on validation rows." + (" The line is the Pareto front." if figures else "")
     columns: dict[str, Callable[[Facts], str]] = {
         "candidate": lambda item: item["name"],
@@ -296,6 +313,10 @@ def _data(found: Facts) -> str:
         terms["encoders, by solved head"] = ", ".join(names)
         if baseline is not None:
             terms["gain from the encoder"] = f"{compared[0]['score'] - baseline:+.4f} {search['metric']}"
+    if search.get("pretraining"):
+        terms["further pretraining"] = search["pretraining"]
+    if search.get("self_training"):
+        terms["students, on validation rows"] = search["self_training"]
     if "words" in data:
         words = data["words"]
         terms["words per text"] = f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows"
@@ -417,6 +438,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
     ("importance", "Importance", _importance),
     ("ablation", "Ablation", _ablation),
     ("finalists", "Cost of the finalists", _finalists),
+    ("costs", "Cost of all candidates", _costs),
     ("confusion", "Confusion matrix", _confusion),
     ("mistakes", "Mistakes", _mistakes),
     ("calibration", "Calibration", page_decisions.calibration),

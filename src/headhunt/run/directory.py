@@ -11,6 +11,7 @@ RUN/predictions/000012-1.npz its out-of-fold predictions
 RUN/seeds/000012-2.npz       predictions of finalist 12 with another seed
 RUN/test/                    predictions of the test rows
 RUN/ablation/                predictions of the winner's variants
+RUN/encoders/                encoders that were trained further, and pretraining.json about them
 RUN/models/                  saved models of trials
 RUN/best                     a link to the best of them so far
 RUN/model, RUN/ensemble      the final models
@@ -33,14 +34,15 @@ import numpy as np
 from headhunt.errors import ModelError
 from headhunt.run import schema
 from headhunt.run.plan import Plan
-from headhunt.run.results import AblationResult, Importances, SearchResult
+from headhunt.run.results import AblationResult, Importances, PretrainingResult, SearchResult
 from headhunt.run.schema import RunError, is_bare_name
 from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
 from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, read_json, sweep_partial
 
+PRETRAINING = "pretraining.json"
 MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
-FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models")
+FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models", "encoders")
 PREDICTIONS = ("predictions", "seeds", "test", "ablation")
 Key = tuple[int, int]  # trial and rung
 
@@ -118,6 +120,11 @@ class RunDirectory:
     def models(self) -> Path:
         """Saved models of trials."""
         return self.path / "models"
+
+    @property
+    def encoders(self) -> Path:
+        """Encoders that were trained further."""
+        return self.path / "encoders"
 
     @property
     def ensemble(self) -> Path:
@@ -283,6 +290,15 @@ class RunDirectory:
     def write_ablation(self, result: AblationResult) -> None:
         """Write the result of an ablation."""
         schema.write(self.ablation, result)
+
+    def read_pretraining(self) -> PretrainingResult | None:
+        """Read the result of further pretraining; None if there is none."""
+        path = self.encoders / PRETRAINING
+        return schema.read(path, PretrainingResult) if path.is_file() else None
+
+    def write_pretraining(self, result: PretrainingResult) -> None:
+        """Write the result of further pretraining."""
+        schema.write(self.encoders / PRETRAINING, result)
 
     def best_model(self, saved: str | None, ended: bool) -> Path | None:
         """Return the best model on disk: the delivered one, or the best so far.

@@ -13,6 +13,30 @@ Delivered = Literal["winner", "plain", "best so far"]
 Claim = Literal["gain", "no gain", "untested"]
 # The models that are tested: the contestants, the ensemble, and two references that need no training of an encoder.
 WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF = "winner", "plain", "ensemble", "solved", "tfidf"
+STUDENT = "student"  # of the winner, if it was delivered
+
+
+@dataclass(frozen=True)
+class PretrainingResult:
+    """Further pretraining of the encoder on texts without labels."""
+
+    texts: int
+    """Texts or pairs: those of the training rows and the unlabelled ones."""
+    own: int
+    """Number of them that are training rows."""
+    folder: str | None = None
+    """The new encoder, a directory among the encoders of the run; None if it was left out."""
+    epochs: float = 0.0
+    steps: int = 0
+    first_loss: float | None = None
+    last_loss: float | None = None
+    seconds: float = 0.0
+    note: str | None = None
+    """Why it was left out."""
+
+    def __post_init__(self) -> None:
+        if self.folder is not None and not is_bare_name(self.folder):
+            raise ValueError(f"folder must be a bare name inside the run; found {self.folder!r}.")
 
 
 @dataclass(frozen=True)
@@ -53,6 +77,19 @@ class Finalist:
     scores: tuple[float, ...]
     """One per seed."""
     cost: ModelCost | None = None
+
+
+@dataclass(frozen=True)
+class CandidateCost:
+    """Score and cost of a fully evaluated candidate."""
+
+    trial: int
+    score: float
+    latency_ms: float
+    """Median for one text, of a few calls."""
+    megabytes: float
+    efficient: bool = False
+    """Whether it is on the Pareto front of score, latency and size."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +164,28 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class SelfTraining:
+    """Students that also learned from unlabelled texts, compared with the winner on validation rows."""
+
+    texts: int
+    """Unlabelled texts."""
+    score: float | None = None
+    """Of the students, on rows that neither they nor their teachers have seen."""
+    teacher_score: float | None = None
+    """Of the winner on the same rows."""
+    gain: float | None = None
+    """Difference of the metric, signed so that above 0 is better."""
+    low: float | None = None
+    high: float | None = None
+    temperature: float | None = None
+    """The temperature that calibrates the students."""
+    accepted: bool = False
+    """Whether a student was delivered."""
+    note: str | None = None
+    """Why there is no comparison, or no student."""
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """The result of a finished search."""
 
@@ -157,10 +216,13 @@ class SearchResult:
     ensemble_score: float | None = None
     """On validation rows."""
     finalists: tuple[Finalist, ...] = ()
+    costs: tuple[CandidateCost, ...] = ()
+    """Score and cost of all fully evaluated candidates, best first, with the Pareto front."""
     rungs: tuple[RungSummary, ...] = ()
     test: TestResult | None = None
     test_evaluations: int = 0
     """How often models predicted the test rows, in this run and the ones it resumed."""
+    self_training: SelfTraining | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,10 @@ class SearchSettings:
     """Class of texts that fit no other class; they are rejected."""
     deliver: str = "best"
     """Rule by which the delivered model is chosen; see DELIVER."""
+    pretrain: bool = False
+    """Whether the encoder is also tried after further pretraining on texts of the task."""
+    unlabelled: bool = False
+    """Whether the user gave unlabelled texts; they are stored with the task."""
 
     @property
     def rejection(self) -> RejectionRule | None:
@@ -74,6 +78,7 @@ class SearchSettings:
         options: dict[str, Any] = {
             "--tasks": None if single else "TASKS",
             "--test": "TEST" if task.test_given and single else None,
+            "--unlabelled": "UNLABELLED" if self.unlabelled else None,
             "--limit": task.limit,
             "--encoder": ",".join(self.encoders) or self.encoder,
             "--max-length": self.max_length,
@@ -99,8 +104,7 @@ class SearchSettings:
             "--deliver": None if self.deliver == "best" else self.deliver,
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-        return [
-            "headhunt search DATA" if single else "headhunt search",
-            *words,
-            *(["--calibrate"] if self.calibrate else []),
-        ]
+        switches = ["--calibrate"] if self.calibrate else []
+        if self.pretrain != self.unlabelled:  # the default
+            switches.append("--pretrain" if self.pretrain else "--no-pretrain")
+        return ["headhunt search DATA" if single else "headhunt search", *words, *switches]

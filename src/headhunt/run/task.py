@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data import Columns, ProblemType, Split, SubTask, Task
+from headhunt.data import Columns, ProblemType, Split, SubTask, Task, Unlabelled
 from headhunt.data.decoding import TooLargeError
 from headhunt.data.sources import Rows
 from headhunt.data.splitting import TASK_TARGETS
@@ -23,6 +23,8 @@ from headhunt.run import schema
 from headhunt.storage import atomic_file
 
 INFO = "task.json"
+UNLABELLED = "unlabelled.arrow"
+OWN = b"own"  # metadata: the number of unlabelled texts that are training rows
 SMALL = 2000  # training rows; fewer are evaluated by cross-validation
 FOLDS = 3  # so that a third of a trial's budget is one complete training run
 
@@ -99,6 +101,37 @@ def save_task(task: Task, folder: Path) -> None:
         with atomic_file(folder / f"{name}.npz") as file:
             np.savez(file, targets=split.targets, groups=split.groups, keys=split.keys, words=split.words)
     schema.write(folder / INFO, TaskInfo.of(task))
+
+
+def save_unlabelled(unlabelled: Unlabelled, folder: Path) -> None:
+    """Write the unlabelled texts of a task beside it."""
+    columns = {"text": unlabelled.texts}
+    if unlabelled.texts_b is not None:
+        columns["text_b"] = unlabelled.texts_b
+    table = pa.table({name: pa.array(texts, pa.large_string()) for name, texts in columns.items()})
+    table = table.replace_schema_metadata({OWN: str(unlabelled.own)})
+    with atomic_file(folder / UNLABELLED) as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def open_unlabelled(folder: Path) -> Unlabelled:
+    """Open the unlabelled texts of a task.
+
+    Raises:
+        DataError: If there are none, or they cannot be read.
+    """
+    try:
+        table = map_arrow(folder / UNLABELLED)
+        table.validate(full=True)
+        own = int((table.schema.metadata or {})[OWN])
+        names = table.column_names
+        second = table["text_b"].to_pylist() if "text_b" in names else None
+        texts = table["text"].to_pylist()
+        if not 0 <= own <= len(texts) or any(text is None for text in texts + (second or [])):
+            raise ValueError("rows are missing")
+    except (OSError, KeyError, ValueError, EOFError, TooLargeError) as error:
+        raise DataError(f"{folder} must hold the unlabelled texts of a run; they cannot be read ({error}).") from None
+    return Unlabelled(texts, second, own)
 
 
 def read_task_info(folder: Path) -> TaskInfo:

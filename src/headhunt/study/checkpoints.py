@@ -8,6 +8,7 @@ from pathlib import Path
 from headhunt.run.directory import Key, RunDirectory, removable
 from headhunt.run.state import State
 from headhunt.storage import directory_size
+from headhunt.study.ladder import Rungs
 from headhunt.study.requests import EvaluateTrial
 
 PREDICTIONS = 0.125  # fraction of the disk budget that predictions may take
@@ -111,3 +112,18 @@ class Checkpoints:
         self._directory.remove_predictions(remove)
         for key in remove:
             del self._predictions[key]
+
+
+def continuable(state: State, rungs: Rungs, top: int) -> list[Key]:
+    """Return trial and rung of checkpoints worth keeping, most promising first.
+
+    Args:
+        state: The state of the search.
+        rungs: The rungs.
+        top: The highest rung.
+    """
+    running = [(number, step) for number, rung in state.running.items() for step in range(rung + 1)]
+    waiting = [(number, step) for number, rung in state.waiting.items() for step in range(rung + 1)]
+    # The final evaluation needs the checkpoints of the plain head too.
+    plain = [(trial.number, step) for trial in state.plain_trials for step in range(top + 1)]
+    return list(dict.fromkeys(plain + running + waiting + rungs.checkpoints_to_keep()))

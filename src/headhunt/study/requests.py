@@ -142,6 +142,34 @@ class PredictTestRowsByFold(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PretrainEncoder(Request):
+    """Train the encoder of a candidate further on the unlabelled texts of the run."""
+
+    out: Path
+    """Folder of the new encoder."""
+    seconds: float | None = None
+    """Time that it may take; None is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStudent(Request):
+    """Train a candidate on labels and on a teacher's outputs for unlabelled texts of the run."""
+
+    texts: int
+    """Number of unlabelled texts."""
+    fold: int | None = None
+    """The fold to train on, with the candidate's own model of this fold as the teacher; None is all rows."""
+    checkpoint: Path | None = None
+    """Directory of the state at the end of every fold."""
+    model: Path | None = None
+    """The teacher of a student on all rows."""
+    predictions: Path | None = None
+    """File for the predictions of the rows left out of the fold."""
+    out: Path | None = None
+    """Folder of a student on all rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasureCost(Request):
     """Measure latency, size and FLOPs of a candidate."""
 

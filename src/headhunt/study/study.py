@@ -34,7 +34,7 @@ from headhunt.spec import Spec
 from headhunt.study.baselines import Baselines
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates, Params
-from headhunt.study.checkpoints import Checkpoints
+from headhunt.study.checkpoints import Checkpoints, continuable
 from headhunt.study.executors import Executor
 from headhunt.study.ladder import Ladder, Rungs
 from headhunt.study.pause import POLL, Pause
@@ -109,14 +109,13 @@ class Study:
         rungs = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
         self.ladder = ladder or (rungs if self.strategy.rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
-        use_known = self.strategy.starts_with_known_recipes if known is None else known
-        self._use_known = use_known
+        self._use_known = self.strategy.starts_with_known_recipes if known is None else known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
             "ladder": asdict(self.ladder),
-            "known": use_known,
+            "known": self._use_known,
             "encoder": candidates.encoder,
             "pair": candidates.pair,
             "rows": candidates.rows,
@@ -274,6 +273,14 @@ class Study:
         if self._begun or any(trial.origin not in (PLAIN, SOLVED) for trial in self.state.trials):
             return
         self._begun = True
+        self._add_first_trials()
+
+    def add_encoder(self, encoder: str) -> None:
+        """Compare one more encoder by its solved head; candidates use it from then on if that is the best."""
+        self.candidates.encoders = tuple(dict.fromkeys((*self.candidates.encoders, encoder)))
+        self._add_first_trials()
+
+    def _add_first_trials(self) -> None:
         for spec, origin, bracket in self._baselines.first_trials():
             if spec.hash not in self.state.hashes:
                 params = self.candidates.express(spec) if origin == PLAIN else None
@@ -435,14 +442,5 @@ class Study:
 
     def _clean_up(self, finished: Sequence[EvaluateTrial]) -> None:
         """Remove checkpoints that no trial can continue from. Called after a commit: what is gone is not needed."""
-        keep = self._continuable() if self.checkpoints.over_budget() else []
+        keep = continuable(self.state, self.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
         self.checkpoints.remove_unused(finished, self.state, keep)
-
-    def _continuable(self) -> list[tuple[int, int]]:
-        """Return trial and rung of checkpoints worth keeping, most promising first."""
-        running = [(number, step) for number, rung in self.state.running.items() for step in range(rung + 1)]
-        waiting = [(number, step) for number, rung in self.state.waiting.items() for step in range(rung + 1)]
-        plain = [
-            (trial.number, step) for trial in self.state.plain_trials for step in range(self.ladder.top + 1)
-        ]  # the final evaluation needs its checkpoints too
-        return list(dict.fromkeys(plain + running + waiting + self.rungs.checkpoints_to_keep()))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from headhunt.modeling.build import embeddings_of, layers_of, loading_errors, quiet
+from headhunt.modeling.build import embeddings_of, hash_weights, layers_of, loading_errors, quiet
 from headhunt.modeling.model import without_pooler
 from headhunt.storage import (
     MAX_CACHE_DAYS,
@@ -76,11 +76,7 @@ class FrozenEncoder:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the weights, equal for equal encoders."""
-        digest = hashlib.blake2b(repr((SCHEMA, type(self.model).__name__, self.precision)).encode(), digest_size=16)
-        for name, value in self.model.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return hash_weights(self.model, SCHEMA, self.precision)
 
     def states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
         """Return the input of each of these layers (batch, tokens, width).

@@ -144,8 +144,11 @@ def _prepare_head(
         standardizer.fit(features)
     if solved:
         output = head.output if head else output_of(model)
+        labels = targets[rows]
+        if objective.problem_type == "single_label_classification" and labels.ndim == 2:
+            labels = labels.argmax(1)  # probabilities of another model
         blocks = feature_blocks(head or model)
-        solution = _solve(features, blocks, targets[rows], objective.problem_type, output.out_features, seed)
+        solution = _solve(features, blocks, labels, objective.problem_type, output.out_features, seed)
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():

@@ -290,7 +290,7 @@ class Training:
 
     def _buffers(self) -> dict[str, Tensor]:
         """Return the state of a head that is not learned by gradients."""
-        parameters = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))  # tied weights have several names
         buffers = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
         for number, standardizer in enumerate(self.standardizers):
             name = f"standardizer.{number}." if number else "standardizer."

@@ -39,7 +39,7 @@ class Objective:
         weights = None
         if recipe.class_weights:
             if problem_type == "single_label_classification":
-                counts = np.bincount(targets, minlength=outputs)
+                counts = np.bincount(targets, minlength=outputs) if targets.ndim == 1 else targets.sum(0)
                 weights = len(targets) / (np.maximum(counts, 1) * np.count_nonzero(counts))
             else:
                 counts = targets.sum(0)
@@ -55,9 +55,12 @@ class Objective:
         """Return targets in the form that `loss` requires."""
         if self.problem_type == "regression":
             return torch.as_tensor((values - self.mean) / self.scale, dtype=torch.float32)
-        return torch.as_tensor(
-            values, dtype=torch.long if self.problem_type == "single_label_classification" else torch.float32
-        )
+        # Classes are numbers (rows,) or, from another model, probabilities (rows, classes).
+        return torch.as_tensor(values, dtype=torch.long if values.ndim == 1 and self._one_label else torch.float32)
+
+    @property
+    def _one_label(self) -> bool:
+        return self.problem_type == "single_label_classification"
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch; logits (batch, outputs)."""
