@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import (
     has_unknown_encoder,
+    load_saved,
     load_tokenizer,
     output_of,
     quiet,
@@ -25,7 +26,7 @@ from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.multitask import HeadhuntMultiTaskForSequenceClassification
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
-from headhunt.run.model_info import AdviceError, read_model_info, write_model_info
+from headhunt.run.model_info import AdviceError, facts_of_task, read_model_info, write_model_info
 from headhunt.spec import Recipe, Spec
 from headhunt.training.device import autocast, pick_device
 from headhunt.training.task_tokens import TaskTokens
@@ -162,20 +163,15 @@ class Predictor:
             raise ModelError(f"task= must be one of {', '.join(self.tasks)}; found {found}.")
         if name not in self._by_task:
             task = self.model.config.tasks[self.tasks.index(name)]
-            spec = self.spec
-            if spec is not None:
-                head = replace(spec.head, siamese=spec.head.siamese if task["pair"] else None)
-                recipe = replace(spec.recipe, task_layers=0, task_sampling="proportional")
-                spec = replace(spec, head=head, recipe=recipe)
             self._by_task[name] = Predictor(
                 self.model.for_task(name),
                 self.tokenizer,
                 problem_type=task["problem_type"],
                 labels=task["labels"],
                 pair=task["pair"],
-                recipe=replace(self.recipe, task_layers=0, task_sampling="proportional"),
-                spec=spec,
-                facts={"from_tasks": list(self.tasks), **_facts_of_task(self.facts, name)},
+                recipe=self.recipe.of_task(),
+                spec=self.spec.of_task(task["pair"]) if self.spec else None,
+                facts={"from_tasks": list(self.tasks), **facts_of_task(self.facts, name)},
                 device=self.device,
                 precision=self.precision,
             )
@@ -252,7 +248,8 @@ class Predictor:
         batch: int,
         progress: Callable[[int], None] | None,
     ) -> np.ndarray:
-        outputs = np.zeros((len(texts), self._width), np.float32)
+        assert isinstance(self.model, HeadhuntMultiTaskForSequenceClassification)
+        outputs = np.zeros((len(texts), self.model.most_outputs), np.float32)
         for number, name in enumerate(self.tasks):
             rows, model = np.flatnonzero(tasks == number).tolist(), self.for_task(name)
             if not rows:
@@ -262,11 +259,6 @@ class Predictor:
             found = model.outputs(first, second, batch=batch, progress=progress)
             outputs[rows, : found.shape[1] if found.ndim > 1 else 1] = found.reshape(len(rows), -1)
         return outputs
-
-    @property
-    def _width(self) -> int:
-        """Number of outputs of the task with the most."""
-        return max(len(task["labels"]) or 1 for task in self.model.config.tasks)
 
     def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
         """Raise `ModelError` if the model does not take these texts."""
@@ -325,13 +317,8 @@ class Predictor:
             tasks: The number of each row's task, for a model of several tasks.
         """
         if tasks is not None:
-            outputs = torch.zeros(len(logits), self._width, device=logits.device)
-            for number in np.unique(tasks):
-                task, rows = self.model.config.tasks[number], torch.from_numpy(np.flatnonzero(tasks == number))
-                rows, count = rows.to(logits.device), len(task["labels"]) or 1
-                found = logits[rows, :count]
-                outputs[rows, :count] = found.softmax(-1) if task["labels"] else found
-            return outputs
+            assert isinstance(self.model, HeadhuntMultiTaskForSequenceClassification)
+            return self.model.activate(logits, torch.from_numpy(tasks).to(logits.device))
         if self.problem_type == "single_label_classification":
             return logits.softmax(-1)
         return logits.sigmoid() if self.problem_type == "multi_label_classification" else logits.squeeze(-1)
@@ -439,16 +426,7 @@ class Predictor:
                 for name in {each.encoder for each in specs}:
                     register_remote_code(name)
             check_weight_files(folder)
-            with quiet():
-                model, loaded = AutoModelForSequenceClassification.from_pretrained(
-                    folder,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    trust_remote_code=False,  # without it, transformers asks on standard input
-                    use_safetensors=True,  # never a pickle
-                )
-            if loaded["missing_keys"]:  # transformers would initialise them at random
-                raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
+            model = load_saved(folder)
             several = isinstance(model, HeadhuntMultiTaskForSequenceClassification)
             if several != (known["problem_type"] == "multi_task"):
                 raise ModelError("headhunt.json and config.json are of different models")
@@ -459,8 +437,8 @@ class Predictor:
             if known["problem_type"] == "single_label_classification":
                 rejection = getattr(model.config, "rejection", None)
                 known["rejection"] = check_rejection(rejection, known["problem_type"], known["labels"])
-            options: dict[str, Any] = {"device": device, "precision": precision}
-            predictor = cls(model, tokenizer, **known, recipe=recipe, spec=spec, facts=card, **options)
+            known |= {"recipe": recipe, "spec": spec, "facts": card, "device": device, "precision": precision}
+            predictor = cls(model, tokenizer, **known)
             # Settings that do not fit each other, or the weights, are found by the first prediction only.
             for task in predictor.tasks or (None,):
                 model = predictor.for_task(task)
@@ -471,9 +449,3 @@ class Predictor:
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
             raise ModelError(f"{folder} cannot be loaded: {reason}. Save the model again.") from None
         return predictor
-
-
-def _facts_of_task(facts: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the facts of a model of several tasks that hold for the model of one of them."""
-    kept: dict[str, Any] = {key: facts[key] for key in ("created", "trial", "seed", "versions") if key in facts}
-    return {**kept, "task": {**facts["task"], "name": name}} if isinstance(facts.get("task"), dict) else kept

@@ -121,8 +121,7 @@ class SearchDriver:
                 reason = study.run()
             refuse_if_nothing_trained(study.state)
             self._stop.clear()
-            final = self.final_evaluation(study)
-            result = run_final_evaluation(final, reason)
+            result = run_final_evaluation(final := self.final_evaluation(study), reason)
             self._write_model_cards(run_self_training(final, result) if self.settings.unlabelled else result)
 
     def evaluate_again(self, training_runs: int) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import finish_saved
 from headhunt.evaluation import Decisions, Score, apply_thresholds, compare, decision_scores, evaluate, fit_temperature
-from headhunt.run.directory import is_model, read_predictions, read_test_predictions, saved_thresholds
+from headhunt.run.directory import is_model, read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
+from headhunt.run.model_info import saved_thresholds
 from headhunt.run.results import STUDENT, SearchResult, SelfTraining
 from headhunt.run.state import Trial
 from headhunt.run.task import open_unlabelled

@@ -24,7 +24,8 @@ from headhunt.evaluation import (
     reliability_bins,
     score_rejection,
 )
-from headhunt.run.directory import read_predictions, read_test_predictions, saved_thresholds
+from headhunt.run.directory import read_predictions, read_test_predictions
+from headhunt.run.model_info import saved_thresholds
 from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, TFIDF, WINNER, TestResult
 from headhunt.run.state import Trial
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headhunt.errors import HeadhuntError
+from headhunt.evaluation.correlations import ratio, regression_metrics
 
 BOOTSTRAP_SAMPLES = 1000
 BATCH = 50  # bootstrap samples at a time: weights of all of them would fill the memory
@@ -227,7 +228,7 @@ def scorer(
     check_metric(problem_type, metric)
     predictions = decide(problem_type, outputs)
     if problem_type == _REGRESSION:
-        metrics = _regression_metrics(predictions, targets)
+        metrics = regression_metrics(predictions, targets)
     elif problem_type == _LABELS:
         metrics = _multi_label_metrics(predictions, targets)
     else:
@@ -264,7 +265,7 @@ def evaluate(
     predictions = decide(problem_type, outputs)
     rng = np.random.default_rng(seed)
     if problem_type == _REGRESSION:
-        scores = _scores(_REGRESSION, _regression_metrics(predictions, targets), len(targets), rng)
+        scores = _scores(_REGRESSION, regression_metrics(predictions, targets), len(targets), rng)
         return Evaluation(problem_type, len(targets), scores)
     if problem_type == _LABELS:
         return _evaluate_multi_label(predictions, targets.astype(np.int64), labels, rng)
@@ -339,16 +340,16 @@ def _metrics_of_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
 def _metrics_of_counts(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
     """Return metrics (samples,) of classes from counts of rows (samples, classes)."""
     total = true.sum(1)
-    f1 = _ratio(2 * hits, true + predicted)
+    f1 = ratio(2 * hits, true + predicted)
     present = (true + predicted) > 0  # a class that is neither true nor predicted has no F1
     correct = hits.sum(1)
     expected = (true * predicted).sum(1)
     deviation = np.sqrt((total**2 - (predicted**2).sum(1)) * (total**2 - (true**2).sum(1)))
     return {
         "accuracy": correct / total,
-        "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
-        "weighted_f1": _ratio((f1 * true).sum(1), total),
-        "mcc": _ratio(correct * total - expected, deviation),
+        "macro_f1": ratio((f1 * present).sum(1), present.sum(1)),
+        "weighted_f1": ratio((f1 * true).sum(1), total),
+        "mcc": ratio(correct * total - expected, deviation),
     }
 
 
@@ -389,12 +390,12 @@ def f1_metrics(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dic
         predicted: Rows that are predicted to have the label.
         true: Rows that have the label.
     """
-    f1 = _ratio(2 * hits, predicted + true)
+    f1 = ratio(2 * hits, predicted + true)
     present = (predicted + true) > 0
     return {
-        "macro_f1": _ratio((f1 * present).sum(1), present.sum(1)),
-        "weighted_f1": _ratio((f1 * true).sum(1), true.sum(1)),
-        "micro_f1": _ratio(2 * hits.sum(1), (predicted + true).sum(1)),
+        "macro_f1": ratio((f1 * present).sum(1), present.sum(1)),
+        "weighted_f1": ratio((f1 * true).sum(1), true.sum(1)),
+        "micro_f1": ratio(2 * hits.sum(1), (predicted + true).sum(1)),
     }
 
 
@@ -404,61 +405,6 @@ def _evaluate_multi_label(
     scores = _scores(_LABELS, _multi_label_metrics(predictions, targets), rows := len(targets), rng)
     hits = (predictions * targets).sum(0)
     return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
-
-
-def _regression_metrics(predictions: np.ndarray, targets: np.ndarray) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Return a function from weights of rows (samples, rows) to metrics (samples,)."""
-    x, y = predictions.astype(np.float64), targets.astype(np.float64)
-    squares, rank_x, rank_y = (x - y) ** 2, _ranker(x), _ranker(y)
-    x, y = _standardise(x), _standardise(y)  # no correlation changes, and sums of squares lose less precision
-    products = np.stack([x, y, x * x, y * y, x * y], axis=1)
-
-    def pearson(weights: np.ndarray, total: np.ndarray) -> np.ndarray:
-        mean_x, mean_y, xx, yy, xy = (weights @ products / total[:, None]).T
-        return _correlation(xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y)
-
-    def spearman(weights: np.ndarray, total: np.ndarray) -> np.ndarray:
-        middle = (total[:, None] + 1) / 2  # the mean of all ranks
-        x, y = rank_x(weights) - middle, rank_y(weights) - middle
-        weighted_x, weighted_y = weights * x, weights * y
-        sums = [np.einsum("sr,sr->s", a, b) for a, b in ((weighted_x, x), (weighted_y, y), (weighted_x, y))]
-        return _correlation(*sums)
-
-    def metrics(weights: np.ndarray) -> dict[str, np.ndarray]:
-        total = weights.sum(1)
-        found = {"mse": weights @ squares / total, "pearson": pearson(weights, total)}
-        return {**found, "spearman": spearman(weights, total)}
-
-    return metrics
-
-
-def _standardise(values: np.ndarray) -> np.ndarray:
-    if len(values) < 2 or np.ptp(values) == 0:
-        return np.zeros(len(values))
-    return (values - values.mean()) / values.std()
-
-
-def _correlation(variance_x: np.ndarray, variance_y: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return the correlation; 0 if one of the two is constant, up to rounding."""
-    product = variance_x * variance_y
-    return _ratio(covariance, np.sqrt(np.where(product > 1e-24, product, 0.0)))
-
-
-def _ranker(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from weights of rows (samples, rows) to the ranks of the values in each sample.
-
-    Equal values share the mean of their ranks. Values are sorted once: the ranks of a sample are sums of weights.
-    """
-    distinct, place = np.unique(values, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    starts = np.searchsorted(place[order], np.arange(len(distinct)))
-
-    def ranks(weights: np.ndarray) -> np.ndarray:
-        equal = np.add.reduceat(weights[:, order], starts, axis=1)
-        found: np.ndarray = (equal.cumsum(1) - (equal - 1) / 2)[:, place]
-        return found
-
-    return ranks
 
 
 def _scores(
@@ -481,14 +427,8 @@ def _score(value: float, sampled: np.ndarray) -> Score:
 def _class_scores(
     labels: Sequence[str], hits: np.ndarray, predicted: np.ndarray, true: np.ndarray
 ) -> list[ClassScores]:
-    precision, recall, f1 = _ratio(hits, predicted), _ratio(hits, true), _ratio(2 * hits, predicted + true)
+    precision, recall, f1 = ratio(hits, predicted), ratio(hits, true), ratio(2 * hits, predicted + true)
     return [
         ClassScores(label, int(true[i]), float(precision[i]), float(recall[i]), float(f1[i]))
         for i, label in enumerate(labels)
     ]
-
-
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Return `numerator / denominator`, with 0 where the denominator is 0."""
-    denominator = np.asarray(denominator, np.float64)
-    return np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)

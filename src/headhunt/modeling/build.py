@@ -351,3 +351,22 @@ def hash_weights(model: nn.Module, *more: Any) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def load_saved(folder: Path) -> PreTrainedModel:
+    """Load a saved model. No code from the folder is run.
+
+    Raises:
+        ModelError: If weights are missing.
+    """
+    with quiet():
+        model, loaded = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,  # without it, transformers asks on standard input
+            use_safetensors=True,  # never a pickle
+        )
+    if loaded["missing_keys"]:  # transformers would initialise them at random
+        raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
+    return model

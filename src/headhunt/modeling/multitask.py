@@ -171,6 +171,20 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
         loss = None if labels is None else loss_of(problem_type, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
+    @property
+    def most_outputs(self) -> int:
+        """Number of outputs of the task with the most."""
+        return max(len(task["labels"]) or 1 for task in self.config.tasks)
+
+    def activate(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """Return probabilities, or numbers, from logits (rows, most outputs) of rows of these tasks; the rest is 0."""
+        outputs = torch.zeros(len(logits), self.most_outputs, device=logits.device)
+        for number in tasks.unique().tolist():
+            labels, rows = self.config.tasks[number]["labels"], (tasks == number).nonzero(as_tuple=True)[0]
+            found = logits[rows, : len(labels) or 1]
+            outputs[rows, : found.shape[1]] = found.softmax(-1) if labels else found
+        return outputs
+
     def for_task(self, task: int | str) -> HeadhuntForSequenceClassification:
         """Return the model of one task. It shares its weights with this model, and loads and saves like any other."""
         number = self.find_task(task)

@@ -313,10 +313,8 @@ def _data(found: Facts) -> str:
         terms["encoders, by solved head"] = ", ".join(names)
         if baseline is not None:
             terms["gain from the encoder"] = f"{compared[0]['score'] - baseline:+.4f} {search['metric']}"
-    if search.get("pretraining"):
-        terms["further pretraining"] = search["pretraining"]
-    if search.get("self_training"):
-        terms["students, on validation rows"] = search["self_training"]
+    further = {"pretraining": "further pretraining", "self_training": "students, on validation rows"}
+    terms |= {title: search[name] for name, title in further.items() if search.get(name)}
     if "words" in data:
         words = data["words"]
         terms["words per text"] = f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows"

@@ -377,13 +377,6 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return rows, outputs
 
 
-def saved_thresholds(folder: Path) -> list[float] | None:
-    """Return the decision thresholds that a saved model of several labels was saved with; None if it has none."""
-    path = folder / "config.json"
-    thresholds: list[float] | None = read_json(path).get("thresholds") if path.is_file() else None
-    return thresholds
-
-
 def read_test_predictions(path: Path) -> np.ndarray:
     """Return predictions of the test rows (models, rows, outputs).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,16 @@ def read_model_info(path: Path) -> dict[str, Any]:
 def write_model_info(path: Path, facts: dict[str, Any]) -> None:
     """Write the facts of a model. Scores may be NaN, which `storage.write_json` refuses."""
     write_text(path, json.dumps({"schema": SCHEMA, **facts}, indent=2, ensure_ascii=False) + "\n")
+
+
+def facts_of_task(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the facts of a model of several tasks that hold for the model of one of them."""
+    kept: dict[str, Any] = {key: facts[key] for key in ("created", "trial", "seed", "versions") if key in facts}
+    return {**kept, "task": {**facts["task"], "name": name}} if isinstance(facts.get("task"), dict) else kept
+
+
+def saved_thresholds(folder: Path) -> list[float] | None:
+    """Return the decision thresholds that a saved model of several labels was saved with; None if it has none."""
+    path = folder / "config.json"
+    thresholds: list[float] | None = read_json(path).get("thresholds") if path.is_file() else None
+    return thresholds

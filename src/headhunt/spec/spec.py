@@ -178,6 +178,10 @@ class Recipe:
         """True if the output layer is solved for, on features of an encoder that is not trained."""
         return self.solver != "adamw"
 
+    def of_task(self) -> Recipe:
+        """Return the recipe as one task of several sees it."""
+        return replace(self, task_layers=0, task_sampling="proportional")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -208,6 +212,11 @@ class Spec:
     def input_length(self) -> int:
         """Number of tokens of a text that are read, special tokens included."""
         return self.head.reads(self.recipe.max_length)
+
+    def of_task(self, pair: bool) -> Spec:
+        """Return the candidate as one task of several sees it; `pair` is True if the task has two texts per row."""
+        head = self.head if pair else replace(self.head, siamese=None)
+        return replace(self, head=head, recipe=self.recipe.of_task())
 
     def canonical(self, problem_type: str | None = None) -> Spec:
         """Return the same candidate with every field that has no effect at its default.
