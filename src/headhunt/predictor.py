@@ -427,8 +427,7 @@ class Predictor:
                     register_remote_code(name)
             check_weight_files(folder)
             model = load_saved(folder)
-            several = isinstance(model, HeadhuntMultiTaskForSequenceClassification)
-            if several != (known["problem_type"] == "multi_task"):
+            if isinstance(model, HeadhuntMultiTaskForSequenceClassification) != (known["problem_type"] == "multi_task"):
                 raise ModelError("headhunt.json and config.json are of different models")
             tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
             if known["problem_type"] == "multi_label_classification":
