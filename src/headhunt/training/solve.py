@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headhunt.modeling.build import heads_of, output_of
+from headhunt.spec import MANY_CLASSES
 from headhunt.storage import atomic_path
 from headhunt.training.features import Features, TaskFeatures, feature_blocks
 from headhunt.training.logistic import fit_logistic
@@ -168,11 +169,12 @@ class SolvingTasks:
                 values = values.astype(np.int64)
             features = self.features.of_task(number, self.rows[chosen], stop)
             groups = None if self._groups is None else self._groups[chosen]
-            threads = torch.get_num_threads()
+            shared: dict[str, Any] = {"groups": groups, "seed": self._seed, "threads": torch.get_num_threads()}
             blocks = feature_blocks(head)
-            solution = fit_ridge(
-                features, blocks, values, problem_type, outputs, groups=groups, seed=self._seed, threads=threads
-            )
+            if problem_type == "single_label_classification" and outputs > MANY_CLASSES:
+                solution = fit_logistic(features, blocks, values, outputs, **shared)
+            else:
+                solution = fit_ridge(features, blocks, values, problem_type, outputs, **shared)
             objective = Objective(problem_type)
             logits = torch.from_numpy(solution.logits(features))
             losses.append(float(objective.loss(logits, objective.targets(values))))
