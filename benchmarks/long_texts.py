@@ -35,6 +35,7 @@ from headhunt import Head, Task
 from headhunt.engine.assembly import prepare
 from headhunt.evaluation import compare, evaluate
 from headhunt.spec import Spec, plain, solved
+from headhunt.storage import atomic_file
 
 BASE = "cut at 128"
 READINGS: dict[str, tuple[int, str | None]] = {
@@ -88,7 +89,7 @@ def reject(args: Namespace, folder: Path, encoder: str) -> dict[str, Any]:
     out = folder / "clinc150"
     search = headhunt.search(task, out=out, encoder=encoder, reject=0.9, reject_label="oos", view=False, **limits)
     while (found := search.result) is None or found.test is None or found.test.rejection is None:  # a busy machine
-        search = headhunt.verdict(out, seeds=1)
+        search = headhunt.resume(out, time=60)
     return {name: _rounded(value) for name, value in asdict(found.test.rejection).items()}
 
 
@@ -142,7 +143,8 @@ def main() -> None:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-            np.savez_compressed(arrays, **outputs)
+            with atomic_file(arrays) as packed:
+                np.savez_compressed(packed, **outputs)
 
     trainings = ("solved",) if args.quick else ("solved", "fine-tuned")
     readings = (BASE, "windows, mean") if args.quick else tuple(READINGS)
