@@ -131,7 +131,7 @@ def _learning(found: Facts) -> str:
 
 def _space(found: Facts) -> str:
     data = found.get("space")
-    if not data:
+    if not data or not _axes(found, AXES):  # few candidates may have no choice in common
         return ""
     order = _by_importance(found)
     lines = both_widths(
