@@ -127,17 +127,20 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
         "workers": 2,
         "ray": "10.0.0.1:6379",
         "device": "cpu",
+        "reject": 0.8,
+        "reject_label": "other",
+        "unlabelled": "texts.txt",
     }
     words = [word for name, value in expected.items() for word in (f"--{name.replace('_', '-')}", value)]
     columns = ["--text", "review", "--label", "stars", "--limit", 20]
     before = time.time()
-    succeed("search", data, *words, *columns, "--calibrate", "--trust-remote-code")
+    succeed("search", data, *words, *columns, "--calibrate", "--no-pretrain", "--trust-remote-code")
     ((task, options),) = calls
     assert options.pop("view") is not None
     # The time counts from the start of the command, and covers the start of the program and the report.
     needed = overhead(expected["time"])
     assert needed > 0 and before - needed <= options.pop("started") <= time.time() - needed
-    assert options == {**expected, "calibrate": True, "trust_remote_code": True}
+    assert options == {**expected, "calibrate": True, "pretrain": False, "trust_remote_code": True}
     assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
 
 
@@ -220,8 +223,8 @@ def test_print_result_names_delivered_and_other_models(tmp_path, capsys):
         test_evaluations=2,
     )
     directory = RunDirectory(Path("run"))
-    settings = SimpleNamespace(metric="accuracy")
-    search = SimpleNamespace(result=result, run_dir=Path("run"), directory=directory, settings=settings)
+    settings, task = SimpleNamespace(metric="accuracy"), SimpleNamespace(problem_type="single_label_classification")
+    search = SimpleNamespace(result=result, run_dir=Path("run"), directory=directory, settings=settings, task=task)
     print_result(search, Console(width=80))
     assert capsys.readouterr().out.splitlines() == [
         "No reliable gain.",

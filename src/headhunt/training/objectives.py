@@ -71,7 +71,8 @@ class Objective:
         if self.problem_type == "multi_label_classification":
             smooth = targets * (1 - self.smoothing) + self.smoothing / 2
             return functional.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights)
-        return functional.cross_entropy(logits, targets.long(), weight=weights, label_smoothing=self.smoothing)
+        targets = targets.long() if targets.ndim == 1 else targets  # classes, or probabilities
+        return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=self.smoothing)
 
     def divergence(self, perturbed: Tensor, clean: Tensor) -> Tensor:
         """Return the mean divergence of two outputs: symmetric KL for classification, squared error for regression."""
