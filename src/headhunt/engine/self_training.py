@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,50 +50,61 @@ def run_self_training(final: FinalEvaluation, result: SearchResult) -> SearchRes
     """
     winner = final.state.trials[result.winner.trial] if result.winner else None
     count = len(open_unlabelled(final.directory.task).others())
-    note = _obstacle(final, result, winner, count)
-    if note is None and winner is not None:
-        count = _affordable_texts(final, winner, count)
+    learner = _learner(final, winner)
+    note = _obstacle(final, result, winner, learner, count)
+    if note is None and learner is not None:
+        count = _affordable_texts(final, learner, count)
         note = None if count else "there was no time to train students"
     found = SelfTraining(count, note=note)
-    if note is None and winner is not None:
+    if note is None and winner is not None and learner is not None:
         final.show_stage("training students on unlabelled texts")
-        found, decisions = _compare(final, winner, count)
+        found, decisions = _compare(final, winner, learner, count)
         if found.accepted:
-            result, found = _deliver_student(final, result, winner, found, decisions)
+            result, found = _deliver_student(final, result, winner, learner, found, decisions)
     result = replace(result, self_training=found)
     final.directory.write_result(result)
     return result
 
 
-def _obstacle(final: FinalEvaluation, result: SearchResult, winner: Trial | None, count: int) -> str | None:
+def _learner(final: FinalEvaluation, winner: Trial | None) -> Trial | None:
+    """Return the candidate that students are trained as: the winner; if that is solved, the best that is trained."""
+    if winner is None or not winner.is_solved:
+        return winner
+    trained = [trial for trial in final.fully_evaluated() if not trial.is_solved and not trial.is_plain]
+    return next((trial for trial in trained if trial.spec.recipe.freeze != "all"), trained[0] if trained else None)
+
+
+def _obstacle(
+    final: FinalEvaluation, result: SearchResult, winner: Trial | None, learner: Trial | None, count: int
+) -> str | None:
     """Return why no student can be trained; None if one can."""
     if winner is None or result.verdict.delivered != "winner":
         return "the delivered model is not the winner"
-    if winner.is_solved:
-        return "the winner is solved, not trained"
+    if learner is None:
+        return "the winner is solved, and no other candidate was evaluated on all folds"
     if not winner.best or winner.best[0] != final.study.ladder.top or final.predictions(winner) is None:
         return "the winner was not evaluated on all folds"
-    if final.study.checkpoints.latest(winner.number) is None:
+    if not winner.is_solved and final.study.checkpoints.latest(winner.number) is None:
         return "the winner's models of the folds are not on disk"
     if count < LEAST_TEXTS:
         return f"there are fewer than {LEAST_TEXTS} unlabelled texts"
     return None
 
 
-def _affordable_texts(final: FinalEvaluation, winner: Trial, count: int) -> int:
+def _affordable_texts(final: FinalEvaluation, learner: Trial, count: int) -> int:
     """Return the number of texts that all students have time for; 0 if there are too few."""
     count = min(count, MOST_TEXTS)
     left = final.budget.left() - FINISHING_SECONDS
     if math.isinf(left):
         return count
     rounds = math.ceil(final.folds / final.workers) + 1  # the last student waits for the others
-    examples = left / MARGIN / rounds * final.examples_per_second(winner)
-    labelled = winner.spec.recipe.epochs * final.task.rows["train"]
+    examples = left / MARGIN / rounds * final.examples_per_second(learner)
+    labelled = learner.spec.recipe.epochs * final.task.rows["train"]
     fitting = int((examples - labelled) / (1 + LABELLING))
     return min(count, fitting) if fitting >= LEAST_TEXTS else 0
 
 
-def _compare(final: FinalEvaluation, winner: Trial, count: int) -> tuple[SelfTraining, Decisions]:
+def _compare(final: FinalEvaluation, winner: Trial, learner: Trial, count: int) -> tuple[SelfTraining, Decisions]:
     """Train a student for every fold and compare their predictions with those of the winner, on the same rows.
 
     Also return thresholds, temperature and rejection of the students.
@@ -109,6 +121,8 @@ def _compare(final: FinalEvaluation, winner: Trial, count: int) -> tuple[SelfTra
             checkpoint=checkpoint,
             fold=fold,
             texts=count,
+            student=learner.spec,
+            worker_timeout=None,
             predictions=path,
         )
         for fold, path in enumerate(paths)
@@ -148,14 +162,20 @@ def _temperature(final: FinalEvaluation, outputs: np.ndarray, targets: np.ndarra
 
 
 def _deliver_student(
-    final: FinalEvaluation, result: SearchResult, winner: Trial, found: SelfTraining, decisions: Decisions
+    final: FinalEvaluation,
+    result: SearchResult,
+    winner: Trial,
+    learner: Trial,
+    found: SelfTraining,
+    decisions: Decisions,
 ) -> tuple[SearchResult, SelfTraining]:
     """Train a student of the delivered model on all rows, test it, and put it in place."""
     final.show_stage("training the last student on all rows")
     teacher = final.directory.ensemble if result.ensemble else final.directory.model
     out = final.directory.models / f"{winner.number:06d}-student"
     remove(out)  # of an earlier session
-    request = final.request(TrainStudent, winner, model=teacher, out=out, texts=found.texts)
+    fields: dict[str, Any] = {"texts": found.texts, "student": learner.spec, "worker_timeout": None}
+    request = final.request(TrainStudent, winner, model=teacher, out=out, **fields)
     final.run([request], final.before_deadline(4.0))
     if not is_model(out):
         return result, replace(found, accepted=False, note="there was no time to train the student on all rows")

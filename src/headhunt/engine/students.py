@@ -41,7 +41,7 @@ def train_student(
             raise StoppedError
 
     outputs = teacher.outputs(others.texts, others.texts_b, progress=check)
-    model, tokenizer, spec = data.build(request.spec, request.seed)
+    model, tokenizer, spec = data.build(request.student, request.seed)
     repeated = np.tile(rows, max(1, round(spec.recipe.epochs)))
     own = data.tokens_for(spec, tokenizer)
     assert isinstance(own, Tokens)  # unlabelled texts belong to one task

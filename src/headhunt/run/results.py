@@ -135,11 +135,11 @@ class TestResult:
     """Of the winner."""
     temperature: float | None = None
     """The temperature that calibrates the winner, fitted on validation rows."""
+    mistakes: tuple[Mistake, ...] = ()
     errors: ErrorBound | None = None
     """Size of the winner's errors, if numbers are predicted."""
     rejection: RejectionScores | None = None
     """Of the delivered model."""
-    mistakes: tuple[Mistake, ...] = ()
     tasks: tuple[TaskResult, ...] = ()
     """Of each of several tasks; `scores` are then the means."""
 

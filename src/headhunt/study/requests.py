@@ -153,10 +153,12 @@ class PretrainEncoder(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStudent(Request):
-    """Train a candidate on labels and on a teacher's outputs for unlabelled texts of the run."""
+    """Train a candidate on labels and on a teacher's outputs for unlabelled texts; `spec` is the teacher's."""
 
     texts: int
     """Number of unlabelled texts."""
+    student: Spec
+    """The candidate that is trained."""
     fold: int | None = None
     """The fold to train on, with the candidate's own model of this fold as the teacher; None is all rows."""
     checkpoint: Path | None = None
