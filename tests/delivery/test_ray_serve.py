@@ -101,15 +101,10 @@ def request_replica(replica, method: str, path: str, body: bytes = b"", headers:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def call():
-        replica.started = False  # each test has its own event loop
-        replica.service.batcher.threads = [replica.service.batcher._make_thread(0)]
         response = await replica(starlette.Request(scope, receive))
-        replica.service.batcher.close()
-        replica.service.batcher._inbox = type(replica.service.batcher._inbox)()
-        replica.service.batcher._closing = False
         return response.status_code, dict(response.headers), response.body
 
-    return asyncio.run(call())
+    return asyncio.get_event_loop().run_until_complete(call())  # a replica lives in one event loop
 
 
 @pytest.fixture
@@ -118,7 +113,11 @@ def replica_class(monkeypatch):
     from headhunt.delivery.serve import ray_serve
 
     monkeypatch.setattr(ray_serve, "load_model", lambda *_: WordCounter())
-    return ray_serve.Replica
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield ray_serve.Replica
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 def test_replica_has_the_limits_tokens_and_metrics_of_the_service(replica_class):
