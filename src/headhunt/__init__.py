@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headhunt.data import Task, join_tasks, load_tasks
-    from headhunt.engine.api import fit, load
+    from headhunt.engine.api import fit, load, pretrain
+    from headhunt.engine.distillation import distil
     from headhunt.engine.search import Search, ablate, resume, search, verdict
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
@@ -25,6 +26,8 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 _HOME = {
     "fit": "headhunt.engine.api",
     "load": "headhunt.engine.api",
+    "pretrain": "headhunt.engine.api",
+    "distil": "headhunt.engine.distillation",
     "Search": "headhunt.engine.search",
     "ablate": "headhunt.engine.search",
     "verdict": "headhunt.engine.search",
@@ -63,11 +66,13 @@ __all__ = [
     "Spec",
     "Task",
     "ablate",
+    "distil",
     "evaluate",
     "fit",
     "join_tasks",
     "load",
     "load_tasks",
+    "pretrain",
     "resume",
     "search",
     "verdict",
