@@ -1,4 +1,4 @@
-"""The fuzz targets: data files, files of a run, spaces, model folders and requests."""
+"""The fuzz targets: data files, files of a run, spaces, tasks, model folders and requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from serving import MALFORMED, WordCounter, make_export
 from typer.testing import CliRunner
 
 from headhunt.cli import app
-from headhunt.data import Task
+from headhunt.data import Task, load_tasks
 from headhunt.data.inputs import UnreadableInputError, choose_columns, find_faults, find_inputs, open_rows
 from headhunt.data.loading import load_texts
 from headhunt.errors import HeadhuntError
@@ -235,6 +235,23 @@ def _space_target(suffix: str) -> Target:
     return Target(f"space{suffix}", prepare)
 
 
+def _prepare_tasks(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
+    path = folder / "tasks.toml"
+    rows = [f"{letter * 3} {letter},{number % 2}" for number, letter in enumerate("abcdefghijklmnop")]
+    for name in ("first.csv", "second.csv"):
+        (folder / name).write_text("\n".join(["text,label", *rows]) + "\n")
+    tasks = {
+        "first": {"data": "first.csv", "text": "text", "label": "label", "limit": 12},
+        "second": {"data": "second.csv", "problem_type": "regression", "metric": "pearson"},
+    }
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        load_tasks(path)
+
+    return damaged_json(tasks, to_toml), read
+
+
 def _prepare_spec(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
     path = folder / "spec.json"
 
@@ -406,6 +423,7 @@ TARGETS = {
         ),
         *map(_space_target, (".json", ".toml")),
         Target("spec.json", _prepare_spec),
+        Target("tasks.toml", _prepare_tasks),
         *map(_model_target, ("headhunt.json", "config.json", "tokenizer_config.json")),
         Target("export", _prepare_export),
         Target("requests", _prepare_requests),
