@@ -17,7 +17,7 @@ CLASSES = "single_label_classification"
 
 @dataclass(frozen=True)
 class RejectionRule:
-    """What a search is asked to reject."""
+    """The share of texts to answer, and the class to reject, as a search is asked for them."""
 
     coverage: float = 0.9
     """Share of the rows that are answered."""
@@ -83,7 +83,7 @@ class RejectionScores:
 
 @dataclass(frozen=True)
 class Decisions:
-    """How the outputs of one model are read."""
+    """Thresholds, temperature and rejection of one model: how its outputs become answers."""
 
     thresholds: tuple[float, ...] | None = None
     """Of several labels, before the temperature is applied."""

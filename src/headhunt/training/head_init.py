@@ -12,11 +12,10 @@ from transformers import PreTrainedModel
 
 from headhunt.modeling.build import heads_of, output_of
 from headhunt.modeling.heads import HeadModule
-from headhunt.spec import MANY_CLASSES, Recipe
+from headhunt.spec import Recipe
 from headhunt.training.features import Features, feature_blocks
-from headhunt.training.logistic import fit_logistic
+from headhunt.training.logistic import fit_linear
 from headhunt.training.objectives import Objective, TaskObjectives
-from headhunt.training.ridge import LinearModel, fit_ridge
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
@@ -148,7 +147,7 @@ def _prepare_head(
         if objective.problem_type == "single_label_classification" and labels.ndim == 2:
             labels = labels.argmax(1)  # probabilities of another model
         blocks = feature_blocks(head or model)
-        solution = _solve(features, blocks, labels, objective.problem_type, output.out_features, seed)
+        solution = fit_linear(features, blocks, labels, objective.problem_type, output.out_features, seed=seed)
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():
@@ -157,13 +156,3 @@ def _prepare_head(
                 weight = weight * standardizer.spread
             output.weight.copy_(weight)
             output.bias.copy_(bias)
-
-
-def _solve(
-    features: np.ndarray, blocks: Sequence[int], targets: np.ndarray, problem_type: str, outputs: int, seed: int
-) -> LinearModel:
-    """Solve for the output layer in the way of a solved head with as many classes."""
-    threads = torch.get_num_threads()
-    if problem_type == "single_label_classification" and outputs > MANY_CLASSES:
-        return fit_logistic(features, blocks, targets, outputs, seed=seed, threads=threads)
-    return fit_ridge(features, blocks, targets, problem_type, outputs, seed=seed, threads=threads)

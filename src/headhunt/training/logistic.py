@@ -5,13 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from threadpoolctl import threadpool_limits
 
-from headhunt.training.ridge import LinearModel, calibration, gram_matrix, grouped_folds, standardization
+from headhunt.spec import MANY_CLASSES
+from headhunt.training.ridge import (
+    LinearModel,
+    calibration,
+    fit_ridge,
+    gram_matrix,
+    grouped_folds,
+    standardization,
+)
 
 COMPONENTS = 1000  # principal components that the model sees: time grows with them, accuracy hardly
 PENALTY = 1e-3  # relative to features of unit length
 ITERATIONS = 60
+
+
+def fit_linear(
+    features: np.ndarray,
+    blocks: Sequence[int],
+    targets: np.ndarray,
+    problem_type: str,
+    outputs: int,
+    *,
+    solver: str | None = None,
+    groups: np.ndarray | None = None,
+    seed: int = 0,
+) -> LinearModel:
+    """Fit a linear model with a solver, by default the one of a solved head with as many classes.
+
+    Args:
+        features: Features (rows, features).
+        blocks: Widths of the consecutive blocks of features.
+        targets: Class ids, multi-hot rows or numbers.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        outputs: Number of outputs.
+        solver: "ridge" or "logistic".
+        groups: Group of each row; rows of a group are held out together.
+        seed: Random seed of the folds within the rows.
+    """
+    many = problem_type == "single_label_classification" and outputs > MANY_CLASSES
+    threads = torch.get_num_threads()
+    if solver == "logistic" or (solver is None and many):
+        return fit_logistic(features, blocks, targets, outputs, groups=groups, seed=seed, threads=threads)
+    return fit_ridge(features, blocks, targets, problem_type, outputs, groups=groups, seed=seed, threads=threads)
 
 
 def fit_logistic(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +13,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headhunt.modeling.build import heads_of, output_of
-from headhunt.spec import MANY_CLASSES
 from headhunt.storage import atomic_path
 from headhunt.training.features import Features, TaskFeatures, feature_blocks
-from headhunt.training.logistic import fit_logistic
+from headhunt.training.logistic import fit_linear
 from headhunt.training.loop import CHECKPOINT, Report
 from headhunt.training.objectives import Objective, TaskObjectives
-from headhunt.training.ridge import LinearModel, fit_ridge
+from headhunt.training.ridge import LinearModel
 
 
 class Solving:
@@ -81,11 +79,16 @@ class Solving:
         yield Report(self.examples, self.examples, loss, self.seconds)
 
     def _fit(self, features: np.ndarray) -> LinearModel:
-        blocks = feature_blocks(self.model)
-        shared: dict[str, Any] = {"groups": self._groups, "seed": self._seed, "threads": torch.get_num_threads()}
-        if self._solver == "logistic":
-            return fit_logistic(features, blocks, self.targets, self._outputs, **shared)
-        return fit_ridge(features, blocks, self.targets, self.objective.problem_type, self._outputs, **shared)
+        return fit_linear(
+            features,
+            feature_blocks(self.model),
+            self.targets,
+            self.objective.problem_type,
+            self._outputs,
+            solver=self._solver,
+            groups=self._groups,
+            seed=self._seed,
+        )
 
     def predict(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
         """Return the logits (rows, outputs) of rows of the task, from their features."""
@@ -169,12 +172,9 @@ class SolvingTasks:
                 values = values.astype(np.int64)
             features = self.features.of_task(number, self.rows[chosen], stop)
             groups = None if self._groups is None else self._groups[chosen]
-            shared: dict[str, Any] = {"groups": groups, "seed": self._seed, "threads": torch.get_num_threads()}
-            blocks = feature_blocks(head)
-            if problem_type == "single_label_classification" and outputs > MANY_CLASSES:
-                solution = fit_logistic(features, blocks, values, outputs, **shared)
-            else:
-                solution = fit_ridge(features, blocks, values, problem_type, outputs, **shared)
+            solution = fit_linear(
+                features, feature_blocks(head), values, problem_type, outputs, groups=groups, seed=self._seed
+            )
             objective = Objective(problem_type)
             logits = torch.from_numpy(solution.logits(features))
             losses.append(float(objective.loss(logits, objective.targets(values))))
