@@ -194,8 +194,8 @@ def print_result(search: Search, console: Console) -> None:
         console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
     if result.test and (rejection := result.test.rejection):
         console.print(
-            f"the model answers {rejection.coverage:.1%} of the test rows; {rejection.accuracy:.1%} of these answers are correct, "
-            f"against {rejection.accuracy_of_all:.1%} if it answered all"
+            f"the model answers {rejection.coverage:.1%} of the test rows; {rejection.accuracy:.1%} of these answers "
+            f"are correct, against {rejection.accuracy_of_all:.1%} if it answered all"
         )
     for task in result.test.tasks if result.test else ():
         known = {MODEL_NAMES[name].removeprefix("the "): scores[task.metric] for name, scores in task.scores.items()}
