@@ -133,8 +133,8 @@ def _data_target(name: str, packed: bool = False) -> Target:
     def prepare(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
         files = _text_files(name) if name in TEXT_FILES else _table_files(name, folder)
         if packed:
-            zipped = files.map(lambda content: gzip.compress(content, 1))
-            files = st.one_of(zipped, damaged_bytes(gzip.compress(_text_file(name), 1)))
+            zipped = files.map(lambda content: gzip.compress(content, 1, mtime=0))
+            files = st.one_of(zipped, damaged_bytes(gzip.compress(_text_file(name), 1, mtime=0)))
         return files, _read_data(folder / (f"{name}.gz" if packed else name))
 
     return Target(f"{name}.gz" if packed else name, prepare)
