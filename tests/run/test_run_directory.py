@@ -260,3 +260,13 @@ def test_claim_lets_one_of_many_searches_begin(tmp_path):
     assert len(outcomes) == 1 and directory.read_settings().seed == outcomes[0]
     with pytest.raises(RunError, match=r"holds a search\. Resume it"), directory.claim():
         pass
+
+
+@pytest.mark.parametrize("metric", [".", "accuracy,", "accuracy,nothing"])
+def test_settings_with_an_unknown_metric_are_refused(tmp_path, metric):
+    directory = RunDirectory(tmp_path)
+    directory.write_settings(SearchSettings(encoder="any", space={}))
+    stored = json.loads(directory.settings.read_text(encoding="utf-8"))
+    directory.settings.write_text(json.dumps({**stored, "metric": metric}), encoding="utf-8")
+    with pytest.raises(RunError, match="metric must be one of accuracy"):
+        directory.read_settings()

@@ -75,7 +75,14 @@ class TaskPart:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric of a name; several names, separated by commas, are the mean over tasks."""
+    """Return the metric of a name; several names, separated by commas, are the mean over tasks.
+
+    Raises:
+        ValueError: If there is no such metric.
+    """
+    for each in name.split(","):
+        if each not in METRICS:
+            raise ValueError(f"metric must be one of {', '.join(METRICS)}; found {each!r}.")
     return MEAN if "," in name else METRICS[name]
 
 

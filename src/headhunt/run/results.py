@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headhunt.evaluation import ErrorBound, Mistake, RejectionScores, ReliabilityBin, Score
+from headhunt.evaluation import ErrorBound, Mistake, RejectionScores, ReliabilityBin, Score, find_metric
 from headhunt.run.schema import is_bare_name
 from headhunt.spec import Spec
 
@@ -120,6 +120,9 @@ class TaskResult:
     high: float | None = None
     confusion: dict[str, list[list[int]]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        find_metric(self.metric)
+
 
 @dataclass(frozen=True)
 class TestResult:
@@ -226,6 +229,7 @@ class SearchResult:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        find_metric(self.metric)
         for name in ("model", "model_from", "winner_model", "ensemble"):
             value = getattr(self, name)
             if value is not None and not is_bare_name(value):
@@ -260,6 +264,9 @@ class AblationResult:
     items: tuple[AblationItem, ...]
     failed: tuple[str, ...] = ()
     """Variants that could not be evaluated."""
+
+    def __post_init__(self) -> None:
+        find_metric(self.metric)
 
 
 @dataclass(frozen=True)

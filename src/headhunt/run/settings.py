@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from headhunt.evaluation import RejectionRule
+from headhunt.evaluation import RejectionRule, find_metric
 from headhunt.run.task import TaskInfo
 
 DELIVER = {
@@ -58,6 +58,9 @@ class SearchSettings:
     """Whether the encoder is also tried after further pretraining on texts of the task."""
     unlabelled: bool = False
     """Whether the user gave unlabelled texts; they are stored with the task."""
+
+    def __post_init__(self) -> None:
+        find_metric(self.metric)
 
     @property
     def rejection(self) -> RejectionRule | None:
