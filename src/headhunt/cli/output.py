@@ -185,11 +185,11 @@ def print_result(search: Search, console: Console) -> None:
     for name, scores in (result.test.scores if result.test else {}).items():
         early = name == "winner" and delivered == "best so far"
         words = "the best model so far" if early else MODEL_NAMES[name]
-        score = scores[search.settings.metric]
+        score = scores[result.metric]
         others = "".join(
             f"; {other} {scores[other].value:.4f}"
             for other in ("micro_f1", "macro_f1")
-            if search.task.problem_type == "multi_label_classification" and other != search.settings.metric
+            if search.task.problem_type == "multi_label_classification" and other in scores and other != result.metric
         )
         console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
     if result.test and (rejection := result.test.rejection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +15,7 @@ Claim = Literal["gain", "no gain", "untested"]
 # The models that are tested: the contestants, the ensemble, and two references that need no training of an encoder.
 WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF = "winner", "plain", "ensemble", "solved", "tfidf"
 STUDENT = "student"  # of the winner, if it was delivered
+MODELS = (WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF, STUDENT)
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class TaskResult:
 
     def __post_init__(self) -> None:
         find_metric(self.metric)
+        _check_scores(self.scores, self.metric)
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ class SearchResult:
 
     def __post_init__(self) -> None:
         find_metric(self.metric)
+        _check_scores(self.test.scores if self.test else {}, self.metric)
         for name in ("model", "model_from", "winner_model", "ensemble"):
             value = getattr(self, name)
             if value is not None and not is_bare_name(value):
@@ -282,3 +286,12 @@ class Importances:
     """Parameters, most important first."""
 
     items: tuple[Importance, ...]
+
+
+def _check_scores(scores: Mapping[str, Mapping[str, Score]], metric: str) -> None:
+    """Raise ValueError if scores are of an unknown model, or lack the metric."""
+    for model, values in scores.items():
+        if model not in MODELS:
+            raise ValueError(f"scores must be of {', '.join(MODELS)}; found {model!r}.")
+        if metric not in values:
+            raise ValueError(f"scores of {model!r} must include {metric!r}.")
