@@ -340,6 +340,18 @@ def disk_failed(error: BaseException) -> bool:
     )
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists. One that is too long for a file system, such as a text, does not."""
+    try:
+        return path.exists()
+    except ValueError:  # it has a null character
+        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
 def find_obstacle(path: Path) -> str | None:
     """Return why a directory cannot be used for new output; None if it can."""
     if path.exists() and any(path.iterdir() if path.is_dir() else [path]):

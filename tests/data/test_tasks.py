@@ -173,3 +173,11 @@ def test_tested_rows_are_of_every_task():
     rows = run_task.tested_rows(test, 30)
     assert np.bincount(test.tasks[rows]).tolist() == [10, 10, 10] and len(set(rows)) == 30
     assert run_task.tested_rows(test, None) is None and run_task.tested_rows(test, len(test)) is None
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b"])
+def test_paths_that_no_file_can_have_do_not_exist(path):
+    with pytest.raises(DataError, match="does not exist"):
+        load_tasks(path)
+    with pytest.raises(DataError, match="does not exist"):
+        Task.load(path)

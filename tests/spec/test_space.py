@@ -213,3 +213,9 @@ def test_every_candidate_builds_trains_and_keeps_its_hash(encoders, name, pair):
 
     holds()
     assert len(seen) >= 500
+
+
+@pytest.mark.parametrize("part", ["head", "recipe"])
+def test_a_part_that_is_off_as_a_whole_is_refused(part):
+    with pytest.raises(SpecError):
+        Space.from_dict({"schema": 1, "name": "own", "head": {"pooling": ["cls", "mean"]}, part: "off"})

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headhunt.data.problems import Problems, count, quote, quote_some
 from headhunt.data.readers import detect_format, read_file
 from headhunt.data.tables import from_columns
-from headhunt.storage import parse_json
+from headhunt.storage import exists, parse_json
 
 SPLIT_NAMES = {
     "train": "train",
@@ -114,8 +114,8 @@ def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, 
         problems: Receives everything that is wrong; a split that cannot be read is missing from the result.
         notes: Receives the names of ignored files and splits.
     """
-    if isinstance(source, str | Path) and Path(source).expanduser().is_dir():
-        return _read_folder(Path(source).expanduser(), problems, notes)
+    if isinstance(source, str | Path) and exists(path := Path(source).expanduser()) and path.is_dir():
+        return _read_folder(path, problems, notes)
     if isinstance(source, Mapping) and _has_splits(source):
         return _read_mapping(source, problems, notes)
     rows = read_rows(source, name_source(source), problems)
@@ -153,7 +153,7 @@ def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
 
 
 def _read_path(path: Path, where: str, problems: Problems) -> Rows | None:
-    if not path.exists():
+    if not exists(path):
         problems.add(where, "this file or folder does not exist", "Check the path")
         return None
     table = read_file(path, where, problems)

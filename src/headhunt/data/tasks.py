@@ -21,7 +21,7 @@ from headhunt.data.sources import Rows
 from headhunt.data.splitting import TASK_TARGETS, Split
 from headhunt.data.task import SubTask, Task
 from headhunt.errors import DataError
-from headhunt.storage import check_nesting
+from headhunt.storage import check_nesting, exists
 
 MOST_TASKS = 64
 MANY_ROWS = 2000  # training rows of all tasks from which each has validation rows: it needs enough of its own
@@ -46,7 +46,7 @@ def load_tasks(source: str | Path, *, limit: int | None = None, seed: int = 0) -
         DataError: With everything that is wrong, task by task.
     """
     path = Path(source).expanduser()
-    if not path.exists():
+    if not exists(path):
         raise DataError(f"tasks= must be a TOML file or a folder of tasks; {path} does not exist.")
     given = _read_folder(path) if path.is_dir() else _read_file(path)
     tasks: dict[str, Task] = {}

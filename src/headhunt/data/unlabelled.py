@@ -14,6 +14,7 @@ from headhunt.data.problems import count
 from headhunt.data.splitting import Split
 from headhunt.data.task import Task
 from headhunt.errors import DataError
+from headhunt.storage import exists
 
 MAX_ROWS = 200_000  # rows of the file that are used, a random sample
 _STEP = 65_536  # rows read at a time
@@ -102,7 +103,7 @@ def normalise(text: str) -> str:
 
 def _load(task: Task, source: Any) -> Split:
     """Load a source. If it has no columns of the task's names, its own are found as for predictions."""
-    if isinstance(source, str | Path) and Path(source).is_dir():
+    if isinstance(source, str | Path) and exists(Path(source)) and Path(source).is_dir():
         raise DataError(f"unlabelled= must be a file of texts, not a folder of splits; found {source}.")
     try:
         return load_texts(source, pair=task.pair, text=task.columns.text, text_b=task.columns.text_b)

@@ -120,7 +120,8 @@ class Space:
             data["encoder"] = encoder
         for path in inactive_leaves(pair=pair, problem_type=problem_type):
             part, name = path.split(".")
-            data.get(part, {}).pop(name, None)
+            if isinstance(data.get(part), dict):  # anything else is refused below
+                data[part].pop(name, None)
         return Spec.from_dict(data)
 
     def draw(
