@@ -122,7 +122,7 @@ def damaged_values(draw: Callable[..., Any], document: Any) -> Any:
         parent, key = draw(st.sampled_from(list(_places(holder))))
         match draw(st.integers(0, 6)):
             case 0 | 1 | 2:
-                parent[key] = draw(st.sampled_from(VALUES))
+                parent[key] = copy.deepcopy(draw(st.sampled_from(VALUES)))  # it may be changed next
             case 3 if isinstance(parent, dict) or len(parent) > 1:
                 del parent[key]
             case 4 if isinstance(parent, dict):
