@@ -83,6 +83,6 @@ def wait_for_worker(process: subprocess.Popen) -> psutil.Process:
     while process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "".join(child.cmdline()).startswith("ray::Worker.run"):
+                if "".join(child.cmdline()).startswith("ray::Worker.run") or child.name() == "headhunt run":
                     return child
     raise AssertionError(process.communicate()[0])

@@ -20,6 +20,7 @@ from headhunt.engine.pretraining import FurtherPretraining
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
+from headhunt.engine.workers import start_workers, starts_ray
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
 from headhunt.run.directory import Key, RunDirectory
@@ -69,7 +70,7 @@ class Resources:
     """The cluster a search runs on and its permissions; given with every call, never stored."""
 
     ray: str | None = None
-    """Address of a Ray cluster."""
+    """Address of a Ray cluster; "local" starts Ray on this machine."""
     trust_remote_code: bool = False
 
 
@@ -135,7 +136,7 @@ class SearchDriver:
         """Open the run for writing, start workers, and yield a study that has caught up with the ledger.
 
         Args:
-            solved: Whether to evaluate a solved head in this process while the workers start.
+            solved: Whether to evaluate a solved head in this process while Ray starts.
         """
         starter = ThreadPoolExecutor(1)
         with terminated_like_interrupted(), LedgerWriter(self.directory) as ledger:
@@ -146,8 +147,8 @@ class SearchDriver:
             try:
                 if self.view:
                     self.view.begin(self.directory.path, self.task.name, ledger.state, self.budget.deadline)
-                # Workers take seconds to start; on a cluster they may be faster than this machine.
-                beside = solved and self.settings.workers != 0 and not self.resources.ray
+                # Ray takes seconds to start here. Forked workers do not, and a cluster may be faster than this machine.
+                beside = solved and starts_ray(self.settings, self.resources.ray)
                 starting = starter.submit(self._start_executor)
                 if not beside:
                     executor = starting.result()
@@ -156,7 +157,7 @@ class SearchDriver:
                     self.view.update(ledger.state, self.budget.deadline, plan.sentence)
                 self._local_first = None if executor else self._local_executor()
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
-                if solved:
+                if self._local_first:
                     self._stage = "solving the first head"
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
@@ -272,21 +273,7 @@ class SearchDriver:
         settings = self.settings
         if settings.workers == 0:
             return self._local_executor()
-        from headhunt.engine.trial_runner import TrialRunner
-        from headhunt.study import ray_executor as ray
-
-        runner = self._runner_settings()
-        if settings.device == "cpu" or (settings.device is None and not has_gpu()):
-            runner = replace(runner, threads=1)
-        if not self.resources.ray:
-            runner = replace(
-                runner, memory=int(0.8 * ray.available_memory() / (settings.workers or ray.default_workers()))
-            )
-        if settings.max_memory is not None:
-            allowed = int(settings.max_memory * 1e6)
-            runner = replace(runner, memory=min(runner.memory or allowed, allowed))
-        target = f"{TrialRunner.__module__}:{TrialRunner.__name__}"
-        return ray.RayExecutor(target, {"settings": runner}, workers=settings.workers, address=self.resources.ray)
+        return start_workers(settings, self._runner_settings(), self.resources.ray)
 
     def _create_study(self, ledger: LedgerWriter, executor: Executor, plan: Plan) -> Study:
         from headhunt.engine.assembly import versions

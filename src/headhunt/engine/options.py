@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from headhunt.study.registry import STRATEGIES
 PRECISIONS = ("auto", "fp32", "bf16")
 MILLISECONDS = {"ms": 1.0, "s": 1000.0}
 MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, and WSL, on Linux
 
 
 def parse_duration(time: str | float | None) -> float | None:
@@ -202,13 +204,15 @@ def new_run_directory(name: str) -> Path:
 
 def default_workers() -> int:
     """Return the number of local workers: one per GPU, or one per core without GPUs."""
-    from headhunt.study import ray_executor
+    from headhunt.study import worker_pool
 
-    return ray_executor.default_workers()
+    return worker_pool.default_workers()
 
 
 def has_gpu() -> bool:
     """Return whether this machine has a GPU that torch can use."""
+    if sys.platform == "linux" and not any(Path(device).exists() for device in GPU_DEVICES):
+        return False  # loading torch, only to hear that, takes seconds
     import torch
 
     return torch.cuda.is_available() or torch.backends.mps.is_available()

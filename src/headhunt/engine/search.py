@@ -25,6 +25,7 @@ from headhunt.engine.options import (
     parse_duration,
     parse_quantity,
 )
+from headhunt.engine.workers import preload_workers
 from headhunt.errors import HeadhuntError
 from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
@@ -174,7 +175,8 @@ def search(
         strategy: Search strategy.
         metric: Metric that trials are compared by; by default that of the problem type.
         workers: Number of worker processes; 0 trains in this one; by default one per core or GPU.
-        ray: Address of a Ray cluster.
+        ray: Address of a Ray cluster; "local" starts Ray on this machine, which is the default with GPUs and on systems
+            other than Linux.
         seed: Random seed.
         device: "cuda", "mps" or "cpu"; by default the fastest available.
         precision: "auto", "fp32" or "bf16".
@@ -203,6 +205,7 @@ def search(
     Limits(seconds, trials, target)  # refuses invalid limits before any work is done
     budget = TimeBudget(seconds, started=started)
     check_choices(strategy, precision, workers)
+    preload_workers(workers, device, ray)
     task = load_task(data, seed, options)
     metric = choose_metric(task, metric)
     check_target(target, metric)
@@ -298,6 +301,7 @@ def resume(
     if workers is not None:
         settings = replace(settings, workers=workers)
     budget = TimeBudget(seconds, total=total)
+    preload_workers(settings.workers, settings.device, ray)
     SearchDriver(directory.path, settings, Resources(ray, trust_remote_code), budget, view).run()
     return Search(folder)
 
@@ -408,4 +412,5 @@ def _driver(
     settings = RunDirectory(Path(folder)).read_settings()
     if workers is not None:
         settings = replace(settings, workers=workers)
+    preload_workers(settings.workers, settings.device, resources.ray)
     return SearchDriver(Path(folder), settings, resources, TimeBudget(parse_duration(time)), view)

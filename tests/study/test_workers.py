@@ -1,15 +1,20 @@
-"""Tests of the Ray executor: its timeouts with a fake Ray in virtual time, and all else on a real Ray."""
+"""Tests of executors with workers: processes of this machine, and actors on Ray.
+
+Timeouts are tested with a fake Ray in virtual time, all else with real processes and a real Ray.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from search_processes import (
     check_complete,
@@ -27,9 +32,11 @@ from headhunt.run.events import STOPPED
 from headhunt.run.ledger import read_state
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.study import ray_executor
-from headhunt.study.ray_executor import STOP_TIMEOUT, RayExecutor
+from headhunt.study import local_executor, ray_executor, worker_pool
+from headhunt.study.local_executor import LocalExecutor
+from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
+from headhunt.study.worker_pool import STOP_TIMEOUT, WorkerPool
 
 TESTS = Path(__file__).parents[1]
 TARGET = f"{ToyRunner.__module__}:{ToyRunner.__name__}"  # workers import it by name
@@ -104,7 +111,7 @@ class FakeRay:
 def fake_ray(monkeypatch) -> FakeRay:
     ray = FakeRay(VirtualClock())
     monkeypatch.setattr(ray_executor, "connect", lambda *arguments: (ray, False))
-    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=ray.clock))
+    monkeypatch.setattr(worker_pool, "time", SimpleNamespace(monotonic=ray.clock))
     return ray
 
 
@@ -148,14 +155,14 @@ def test_wait_never_kills_a_worker_without_timeout(fake_ray):
 
 
 def test_default_workers_needs_memory_for_each(monkeypatch):
-    monkeypatch.setattr(ray_executor, "available_memory", lambda: ray_executor.MEMORY_PER_WORKER - 1)
-    assert ray_executor.default_workers() == 1
+    monkeypatch.setattr(worker_pool, "available_memory", lambda: worker_pool.MEMORY_PER_WORKER - 1)
+    assert worker_pool.default_workers() == 1
 
 
-# --- workers of a real Ray
+# --- real workers
 
 
-def collect(executor: RayExecutor, count: int, limit: float = 60) -> dict[int, str]:
+def collect(executor: WorkerPool, count: int, limit: float = 60) -> dict[int, str]:
     """Wait for outcomes by trial number."""
     outcomes: dict[int, str] = {}
     until = time.time() + limit
@@ -170,29 +177,29 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
 
 
-@pytest.fixture(scope="module")
-def executor():
+@pytest.fixture(scope="module", params=[LocalExecutor, RayExecutor])
+def executor(request):
     os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
-    created = RayExecutor(TARGET, {"name": "fine"}, workers=2)
+    created = request.param(TARGET, {"name": "fine"}, workers=2)
     yield created
     created.close()
 
 
 @real_ray
-def test_ray_executor_returns_every_outcome(executor):
+def test_executor_returns_every_outcome(executor):
     for trial in range(8):
         executor.submit(request(trial))
     assert collect(executor, 8) == dict.fromkeys(range(8), "ok")
 
 
 @real_ray
-def test_ray_executor_turns_an_exception_into_an_outcome(executor):
+def test_executor_turns_an_exception_into_an_outcome(executor):
     executor.submit(request(1, "raise"))
     assert collect(executor, 1) == {1: "error"}
 
 
 @real_ray
-def test_ray_executor_replaces_a_worker_that_dies(executor):
+def test_executor_replaces_a_worker_that_dies(executor):
     for trial in range(4):
         executor.submit(request(trial, "die" if trial == 1 else "ok"))
     assert collect(executor, 4) == {0: "ok", 1: "lost", 2: "ok", 3: "ok"}
@@ -201,14 +208,14 @@ def test_ray_executor_replaces_a_worker_that_dies(executor):
 
 
 @real_ray
-def test_ray_executor_kills_a_worker_that_exceeds_its_timeout(executor):
+def test_executor_kills_a_worker_that_exceeds_its_timeout(executor):
     executor.submit(request(1, "hang", worker_timeout=1.0))
     executor.submit(request(2))
     assert collect(executor, 2) == {1: "error", 2: "ok"}
 
 
 @real_ray
-def test_ray_executor_stop_keeps_only_workers_that_stop(executor):
+def test_executor_stop_keeps_only_workers_that_stop(executor):
     while len(executor._idle) < 2:  # a worker of the last test may still be starting
         assert executor.wait(1.0) == []
     before = set(executor.pids())
@@ -232,26 +239,95 @@ def test_ray_executor_stop_keeps_only_workers_that_stop(executor):
             "Workers fail before they are ready: .*cannot be created",
         ),
         (
+            f"LocalExecutor({TARGET!r}, {{'name': 'broken'}}, workers=1)",
+            "Workers fail before they are ready: ValueError: cannot be created",
+        ),
+        (
+            "LocalExecutor('nowhere:Runner', {}, workers=1)",
+            "Workers fail before they are ready: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
             f"RayExecutor({TARGET!r}, {{}}, address='127.0.0.1:1')",
             "Ray cannot be started on the cluster at 127.0.0.1:1: .* or search with workers=0",
         ),
     ],
 )
-def test_ray_executor_explains_why_workers_cannot_start(call, message):
-    code = f"from headhunt.study.ray_executor import RayExecutor\n{call}"
+def test_executor_explains_why_workers_cannot_start(call, message):
+    name = call.partition("(")[0]
+    module = {"RayExecutor": "ray_executor", "LocalExecutor": "local_executor"}[name]
+    code = f"from headhunt.study.{module} import {name}\n{call}"
     finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment()
     )
     assert re.search(message, finished.stderr), finished.stderr
 
 
-# --- searches on a real Ray
+@pytest.fixture
+def local():
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+    created = LocalExecutor(TARGET, {"name": "fine"}, workers=1)
+    yield created
+    created.close()
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, within ten seconds."""
+    until = time.time() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.time() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_local_workers_end_with_their_driver():
+    code = (
+        f"import os, signal; from headhunt.study.local_executor import LocalExecutor\n"
+        f"executor = LocalExecutor({TARGET!r}, {{'name': 'fine'}}, workers=1)\n"
+        "print(executor.pids()[0], executor._server._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2, done.stderr
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_local_workers_are_forked_again_after_the_fork_server_was_killed(local):
+    os.kill(local._server._process.pid, signal.SIGKILL)
+    local._server._process.wait()
+    local.submit(request(1, "die"))
+    assert collect(local, 1) == {1: "lost"}
+    local.submit(request(2))
+    assert collect(local, 1) == {2: "ok"}
+
+
+def test_local_workers_ignore_signals_to_the_terminals_group_and_requests_to_terminate(local):
+    assert os.getpgid(local.pids()[0]) != os.getpgid(0)
+    os.kill(local.pids()[0], signal.SIGTERM)
+    local.submit(request(1))
+    assert collect(local, 1) == {1: "ok"}
+
+
+def test_preloaded_libraries_are_used_by_the_next_executor_only():
+    module = TARGET.partition(":")[0]
+    local_executor.preload(TARGET)
+    local_executor.preload(TARGET)
+    (server,) = local_executor._preloaded
+    assert local_executor._take_preloaded("other") is None and not server.alive
+    local_executor.preload(TARGET)
+    (server,) = local_executor._preloaded
+    assert local_executor._take_preloaded(module) is server and not local_executor._preloaded
+    server.close()
+
+
+# --- searches
 
 
 @real_ray
-def test_search_continues_when_a_worker_is_killed(tmp_path, encoders):
+@pytest.mark.parametrize("options", [["--workers", "2"], ["--workers", "2", "--ray", "local"]])
+def test_search_continues_when_a_worker_is_killed(tmp_path, encoders, options):
     write_data(tmp_path)
-    process = start_search(tmp_path, encoders(), "--workers", "2", "--trials", "14", "--time", "none")
+    process = start_search(tmp_path, encoders(), *options, "--trials", "14", "--time", "none")
     wait_for_results(tmp_path, process, 2)
     kills = 0
     while not count_lost(tmp_path):  # the worker may have just finished its trial, or be saving a model

@@ -1,0 +1,71 @@
+"""Start the workers of a search: processes of this machine, or actors on Ray."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headhunt.engine.options import has_gpu
+from headhunt.run.settings import SearchSettings
+from headhunt.study import local_executor
+from headhunt.study.executors import Executor
+from headhunt.study.worker_pool import available_memory, default_workers
+
+if TYPE_CHECKING:
+    from headhunt.engine.worker_data import RunnerSettings
+
+RUNNER = "headhunt.engine.trial_runner:TrialRunner"
+MEMORY_FRACTION = 0.8  # of the available memory, for all workers of this machine
+
+
+def preload_workers(workers: int | None, device: str | None, ray: str | None) -> None:
+    """Begin to load what workers need, beside what this process does, unless they are on Ray."""
+    if _are_local(workers, device, ray):
+        local_executor.preload(RUNNER)
+
+
+def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | None) -> Executor:
+    """Start the workers of a search, at least one.
+
+    Args:
+        settings: The settings of the search.
+        runner: The settings of each worker's runner.
+        ray: Address of a Ray cluster.
+    """
+    if not _uses_gpu(settings.device):
+        runner = replace(runner, threads=1)
+    if not ray:
+        runner = replace(
+            runner, memory=int(MEMORY_FRACTION * available_memory() / (settings.workers or default_workers()))
+        )
+    if settings.max_memory is not None:
+        allowed = int(settings.max_memory * 1e6)
+        runner = replace(runner, memory=min(runner.memory or allowed, allowed))
+    if _are_local(settings.workers, settings.device, ray):
+        return local_executor.LocalExecutor(RUNNER, {"settings": runner}, workers=settings.workers)
+    from headhunt.study.ray_executor import RayExecutor
+
+    return RayExecutor(RUNNER, {"settings": runner}, workers=settings.workers, address=ray)
+
+
+def starts_ray(settings: SearchSettings, ray: str | None) -> bool:
+    """Return whether Ray must be started on this machine."""
+    return bool(settings.workers != 0 and not ray and not _are_local(settings.workers, settings.device, ray))
+
+
+def _are_local(workers: int | None, device: str | None, ray: str | None) -> bool:
+    """Return whether the workers are processes of this machine. Ray assigns GPUs, so it is used where there are any."""
+    if workers == 0 or ray or _is_connected_to_ray() or not local_executor.is_available():
+        return False
+    return not _uses_gpu(device)
+
+
+def _uses_gpu(device: str | None) -> bool:
+    return device != "cpu" and (device is not None or has_gpu())
+
+
+def _is_connected_to_ray() -> bool:
+    """Return whether the user's program uses Ray itself; a search then uses the same cluster."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
