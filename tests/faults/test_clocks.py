@@ -17,7 +17,7 @@ from headhunt.run.events import STOPPED, TrialStarted, decode
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
 from headhunt.study.budget import Limits, TimeBudget
-from headhunt.study.ray_executor import RayExecutor
+from headhunt.study.local_executor import LocalExecutor
 from headhunt.study.requests import EvaluateTrial
 
 HOUR = 3600.0
@@ -60,12 +60,11 @@ def test_time_of_a_search_is_measured_while_the_clock_of_the_machine_is_set(tmp_
     assert study.state.ended == "trials" and 0 <= study.state.elapsed < 60
 
 
-@pytest.mark.xdist_group("ray")
-@pytest.mark.parametrize("skew", [pytest.param(-HOUR, marks=pytest.mark.slow), HOUR])
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
 def test_workers_with_another_clock_keep_the_deadline(skew, monkeypatch):
     tests = str(Path(__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
-    executor = RayExecutor(f"{SkewedRunner.__module__}:{SkewedRunner.__name__}", {"skew": skew}, workers=1)
+    executor = LocalExecutor(f"{SkewedRunner.__module__}:{SkewedRunner.__name__}", {"skew": skew}, workers=1)
     try:
         executor.submit(request(deadline=steady_time() + 2))
         finished = []

@@ -308,6 +308,15 @@ def test_local_workers_ignore_signals_to_the_terminals_group_and_requests_to_ter
     assert collect(local, 1) == {1: "ok"}
 
 
+def test_program_that_ends_before_its_search_leaves_no_process_behind():
+    code = (
+        f"from headhunt.study import local_executor; local_executor.preload({TARGET!r})\n"
+        "print(local_executor._preloaded[0]._process.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    assert not done.stderr and not psutil.pid_exists(int(done.stdout))
+
+
 def test_preloaded_libraries_are_used_by_the_next_executor_only():
     module = TARGET.partition(":")[0]
     local_executor.preload(TARGET)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -61,6 +62,8 @@ class ForkServer:
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with a constant program
             command, pass_fds=[server.fileno()], env=environment, start_new_session=True, **quiet
         )
+        # Without a search, it is not worth waiting until everything is loaded.
+        self._finalizer = weakref.finalize(self, _end, self._process)
         server.close()
         self._send(sys.path, self.module)
 
@@ -92,16 +95,20 @@ class ForkServer:
     def close(self) -> None:
         """End the process, after it has killed the workers it was told to kill."""
         self._driver.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._finalizer()
 
     def _send(self, *messages: Any) -> None:
         with contextlib.suppress(OSError):  # it has died: the connections of its workers are closed too
             for message in messages:
                 self._driver.send(message)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, unless it has ended."""
+    process.kill()
+    process.wait()
 
 
 @dataclass(eq=False)
