@@ -249,7 +249,9 @@ RunWorkers = Annotated[
         rich_help_panel=COMPUTE,
     ),
 ]
-Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster, or local.", rich_help_panel=COMPUTE)]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster, or local.", rich_help_panel=COMPUTE)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Time = Annotated[

@@ -57,7 +57,7 @@ class ForkServer:
         # A worker has one core. Libraries that start threads when they are loaded must know.
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         command = [sys.executable, "-c", START, str(server.fileno())]
-        quiet: dict[str, Any] = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         # In a session of its own, Ctrl-C in the terminal reaches the driver only, which then stops the workers.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with a constant program
             command, pass_fds=[server.fileno()], env=environment, start_new_session=True, **quiet

@@ -1,7 +1,7 @@
 """Define the base class of executors whose workers are other processes, which are replaced when they die.
 
-The outcome of a request is `lost` if its worker's process or node dies. A worker that exceeds the timeout of its request
-is killed.
+The outcome of a request is `lost` if its worker's process or node dies. A worker that exceeds the timeout of its
+request is killed.
 """
 
 from __future__ import annotations
