@@ -1,8 +1,8 @@
-"""Measure whether searches lose results when their driver or their Ray workers are killed with SIGKILL.
+"""Measure whether searches lose results when their driver or their workers are killed with SIGKILL.
 
 Driver: a search in one process (`--workers 0`, fixed seed) is killed 30 times at random times and resumed each time.
 The ledger must only grow, and no rung of a trial may have two results. The final leaderboard must equal that of an
-uninterrupted search. Workers: worker processes of a search on two Ray workers are killed 20 times. The search must
+uninterrupted search. Workers: worker processes of a search with two workers are killed 20 times. The search must
 finish, and the ledger must record every lost trial.
 
     python benchmarks/chaos.py --data DIR --out benchmarks/results/chaos.json
@@ -113,11 +113,11 @@ def kill_drivers(common: list[str], folder: Path, kills: int, rng: random.Random
 
 
 def worker_pids() -> list[int]:
-    """Return the process ids of all Ray workers on this machine."""
+    """Return the process ids of all local workers on this machine."""
     pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*/comm"):
         try:
-            if path.read_bytes().startswith(b"ray::Worker"):
+            if path.read_bytes().startswith(b"headhunt "):
                 pids.append(int(path.parent.name))
         except OSError:
             continue
@@ -125,7 +125,7 @@ def worker_pids() -> list[int]:
 
 
 def kill_workers(common: list[str], folder: Path, kills: int, rng: random.Random) -> dict[str, Any]:
-    """Run a search on two Ray workers and kill worker processes at random times."""
+    """Run a search with two workers and kill worker processes at random times."""
     run = folder / "workers"
     process = start_headhunt("search", *common, "--workers", "2", "--out", str(run))
     done = 0

@@ -1,15 +1,18 @@
-"""Kill drivers and stop workers of searches on Ray, and check that nothing is lost, repeated or left behind.
+"""Kill drivers and stop workers of searches, and check that nothing is lost, repeated or left behind.
 
 The searches train nothing: their workers write checkpoints and predictions as real ones do, slowly, so that most kills
 meet a worker inside a save. Proposals depend on the seed alone, so that every search must end with the leaderboard of
 an undisturbed one.
 
-Drivers: the driver is killed with SIGKILL while its Ray workers are alive, and the search is resumed at once. Workers:
+Drivers: the driver is killed with SIGKILL while its workers are alive, and the search is resumed at once. Workers:
 worker processes are killed inside saves. Stops: a worker is stopped with SIGSTOP until it has exceeded its timeout, and
 continues after its replacement has finished a trial. `chaos.py` kills searches that train.
 
     python benchmarks/faults.py --out benchmarks/results/faults.json
     python benchmarks/faults.py --drivers 200 --workers 750 --stops 20
+    python benchmarks/faults.py --ray --drivers 200 --workers 50 --stops 5 --out benchmarks/results/faults_ray.json
+
+Workers are forked processes, or actors on Ray with `--ray`.
 """
 
 from __future__ import annotations
@@ -38,10 +41,12 @@ from headhunt.study import study as study_module
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
+from headhunt.study.local_executor import LocalExecutor
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
+ON_RAY = "HEADHUNT_FAULTS_ON_RAY"  # tells drivers where their workers run
 HEAD, RECIPE = {"pooling": Choice(("cls", "mean", "max"))}, {"learning_rate": Log(1e-5, 1e-3)}
 SPACE = Space("toy", {"head": HEAD, "recipe": RECIPE})
 WORKERS = 2
@@ -88,10 +93,11 @@ def search(run: Path, executor: Executor, trials: int) -> None:
 
 
 def drive(run: Path, trials: int) -> None:
-    """Be the driver of a search on Ray, in a process of its own."""
+    """Be the driver of a search, in a process of its own."""
     saving = run.with_name("saving")
     saving.mkdir(exist_ok=True)
-    executor = RayExecutor("faults:ToyRunner", {"saving": str(saving)}, workers=WORKERS)
+    kind = RayExecutor if os.environ.get(ON_RAY) else LocalExecutor
+    executor = kind("faults:ToyRunner", {"saving": str(saving)}, workers=WORKERS)
     try:
         search(run, executor, trials)
     finally:
@@ -150,13 +156,20 @@ def kill_drivers(folder: Path, kills: int, rng: random.Random) -> dict[str, Any]
     return {"driver_kills": done, "lost": lost + (previous != read_results(run)[: len(previous)])} | check(run, trials)
 
 
+def is_worker(pid: int) -> bool:
+    """Return whether this is the process of a worker that lives."""
+    folder = Path(f"/proc/{pid}")
+    named = b"ray::" in (folder / "cmdline").read_bytes() or (folder / "comm").read_bytes().startswith(b"headhunt ")
+    return named and "\nState:\tZ" not in (folder / "status").read_text()
+
+
 def workers_in_saves(run: Path) -> dict[int, int]:
     """Return trial by process id of the workers that are inside a save."""
     inside = {}
     for path in run.with_name("saving").glob("[0-9]*"):
         try:
             text = path.read_text()
-            if text and b"ray::" in Path(f"/proc/{path.name}/cmdline").read_bytes():
+            if text and is_worker(int(path.name)):
                 inside[int(path.name)] = int(text)
             elif text:
                 path.unlink(missing_ok=True)  # of a worker that was killed
@@ -209,7 +222,7 @@ def stop_past_timeout(pid: int, run: Path, process: subprocess.Popen[str], trial
     finally:
         try:
             os.kill(pid, signal.SIGCONT)
-            alive = b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            alive = is_worker(pid)
         except (ProcessLookupError, FileNotFoundError):
             alive = False
     return alive
@@ -249,12 +262,15 @@ def main() -> None:
     parser.add_argument("--drivers", type=int, default=200, help="kills of drivers")
     parser.add_argument("--workers", type=int, default=750, help="kills of workers")
     parser.add_argument("--stops", type=int, default=20, help="workers that are stopped past their timeout")
+    parser.add_argument("--ray", action="store_true", help="workers are actors on Ray")
     parser.add_argument("--drive", type=Path, help="used by the benchmark itself")
     parser.add_argument("--trials", type=int, help="used by the benchmark itself")
     args = parser.parse_args()
     if args.drive:
         drive(args.drive, args.trials)
         return
+    if args.ray:
+        os.environ[ON_RAY] = "1"
     counts = (1, 2, 1) if args.quick else (args.drivers, args.workers, args.stops)
     rng = random.Random(0)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
