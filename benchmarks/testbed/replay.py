@@ -105,11 +105,6 @@ class TableCandidates(Candidates):
         """Return the parameters of a candidate of the table; None for others."""
         return self._params.get(spec.hash)
 
-    def with_frozen_encoder(self, params: Params) -> Params:
-        """Return an untried candidate of the table with a frozen encoder, drawn at random; else the same."""
-        frozen = [each for each in self.untried() if self.trains_head_only(self._by_params[_key(each)])]
-        return random.Random(repr(_key(params))).choice(frozen) if frozen else params
-
     def nearest(self, params: Params) -> Params:
         """Return the untried candidate with the smallest mean distance over all parameters."""
         return min(self.untried(), key=lambda each: self._distance(params, each))
@@ -287,17 +282,28 @@ def restrict_to_table(study: Study, candidates: TableCandidates, name: str, near
     """Let a strategy propose only candidates of the table."""
     strategy: Any = study.strategy
     original = strategy.ask
-    if name in ("tpe", "bohb"):
+    if name == "tpe":
         strategy._sampler = lambda seed: sampler_of_pool(candidates, seed)
+    elif name == "bohb":
+        strategy._candidate_rows = lambda good, rng: rows_of_pool(candidates, rng)
 
     def ask(number: int, attempt: int = 0) -> Proposal | None:
         candidates.tried = set(study.state.hashes)
         proposal = original(number, attempt)
-        if proposal is None or not nearest:
-            return proposal
+        if proposal is None or not (nearest or (name == "bohb" and proposal.origin == "model")):
+            return proposal  # a row of a density is a candidate of the table, but for rounding
         return replace(proposal, params=candidates.nearest(proposal.params))
 
     strategy.ask = ask
+
+
+def rows_of_pool(candidates: TableCandidates, rng: np.random.Generator) -> np.ndarray:
+    """Return the untried candidates of the table as rows of a density; equal ratios are decided at random."""
+    from headhunt.study.kernel_density import Encoding
+
+    encoding, pool = Encoding(candidates), candidates.untried()
+    rows = np.stack([encoding.row(params, candidates.leaves) for params in pool])
+    return rows[rng.permutation(len(rows))]
 
 
 def sampler_of_pool(candidates: TableCandidates, seed: int) -> Any:
@@ -305,19 +311,35 @@ def sampler_of_pool(candidates: TableCandidates, seed: int) -> Any:
     import optuna
     from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 
-    from headhunt.study.optuna_strategies import to_optuna_value
+    from headhunt.study.optuna_strategies import make_tpe_sampler, to_optuna_value
 
     pool = candidates.untried()
+    random.Random(seed).shuffle(pool)  # equal values are decided at random
+    columns = {
+        path: np.array([to_optuna_value(leaf, params[path]) for params in pool])
+        for path, leaf in candidates.leaves.items()
+    }
+    active = [candidates.active(params) for params in pool]
 
     class PoolEstimator(_ParzenEstimator):
         def sample(self, rng: Any, size: int) -> dict[str, np.ndarray]:
-            order = rng.permutation(len(pool))  # equal values are decided at random
-            return {
-                path: np.array([to_optuna_value(leaf, pool[place][path]) for place in order])
-                for path, leaf in candidates.leaves.items()
-            }
+            return {path: columns[path] for path in self._search_space}
 
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
+    class PoolSampler(optuna.samplers.TPESampler):
+        total = np.zeros(len(pool))
+
+        def _compute_acquisition_func(self, samples: Any, below: Any, above: Any) -> np.ndarray:
+            values = super()._compute_acquisition_func(samples, below, above)
+            # A candidate without these parameters is compared by the others alone.
+            self.total = self.total + np.where([samples.keys() <= paths for paths in active], values, 0.0)
+            return values
+
+        def sample_relative(self, *arguments: Any) -> dict[str, Any]:
+            super().sample_relative(*arguments)
+            best = int(self.total.argmax())
+            return {path: column[best].item() for path, column in columns.items()}
+
+    sampler = make_tpe_sampler(PoolSampler, seed)
     sampler._parzen_estimator_cls = PoolEstimator
     return sampler
 

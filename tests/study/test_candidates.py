@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from headhunt.spec import NAMED, Choice, Log, Space, Spec
 from headhunt.spec.space import CLASSIFICATION_LEAVES
-from headhunt.study.candidates import Candidates, contains, position_of, value_at
+from headhunt.study.candidates import SWITCH, Candidates, contains, position_of, value_at
+
+CANONICAL = (1.0, None, "random", False)  # set by the canonical form
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "regression"])
@@ -70,19 +72,31 @@ def test_position_of_inverts_value_at(position):
         assert value_at(leaf, min(position_of(leaf, value), 1 - 1e-12)) == pytest.approx(value)
 
 
-def test_with_frozen_encoder_trains_head_only():
-    candidates = Candidates(Space.load("default"), encoder="toy")
-    for seed in range(20):
+def test_active_leaves_are_those_that_change_the_candidate():
+    candidates = Candidates(Space.load("default"), encoder="toy", pair=True)
+    for seed in range(25):
         params = candidates.draw(random.Random(seed))
-        frozen = candidates.with_frozen_encoder(params)
-        spec = candidates.spec(frozen)
-        assert candidates.trains_head_only(spec) and spec.head.pooling == params["head.pooling"]
-        assert frozen["recipe.learning_rate"] >= params["recipe.learning_rate"]
+        active, spec_hash = candidates.active(params), candidates.spec(params).hash
+        for path, leaf in candidates.leaves.items():
+            others = [value_at(leaf, position) for position in (0.01, 0.3, 0.5, 0.7, 0.99)]
+            hashes = {candidates.spec({**params, path: value}).hash for value in others}
+            # A value that the canonical form would set itself may count as active.
+            assert hashes == {spec_hash} if path not in active else hashes != {spec_hash} or params[path] in CANONICAL
 
 
-def test_with_frozen_encoder_changes_nothing_if_the_space_forbids_it():
-    candidates = Candidates(Space("own", {"recipe": {"freeze": Choice(("none", "embeddings"))}}), encoder="toy")
-    assert candidates.with_frozen_encoder({"recipe.freeze": "none"}) == {"recipe.freeze": "none"}
+def test_active_leaves_of_a_frozen_encoder_without_parts():
+    candidates = Candidates(Space.load("default"), encoder="toy")
+    params = {path: False if leaf == SWITCH else value_at(leaf, 0.9) for path, leaf in candidates.leaves.items()}
+    active = candidates.active({**params, "recipe.freeze": "all"})
+    assert not any(path.startswith(("head.mlp.", "head.convolutions.", "recipe.smart.")) for path in active)
+    assert {"head.mlp", "recipe.smart", "recipe.freeze", "head.dropout"} <= active
+    assert not {"recipe.layer_decay", "recipe.encoder_dropout"} & active
+
+
+def test_draws_freeze_the_encoder_as_often_as_anything_else():
+    candidates = Candidates(Space.load("default"), encoder="toy")
+    frozen = sum(candidates.draw(random.Random(seed))["recipe.freeze"] == "all" for seed in range(1200))
+    assert 150 < frozen < 250  # one of six choices
 
 
 # --- regression

@@ -25,7 +25,7 @@ EVERY = pytest.mark.parametrize(
 @pytest.mark.parametrize("space", NAMED)
 def test_strategy_proposes_valid_candidates_that_depend_on_the_seed(name, space):
     candidates = Candidates(Space.load(space), encoder="toy", pair=True)
-    options = {"n_startup_trials": 10} if name == "bohb" else {}
+    options = {"min_points": 8} if name == "bohb" else {}
 
     def proposals(seed: int) -> list:
         strategy, proposed = create_strategy(name, candidates, seed, **options), []

@@ -19,9 +19,7 @@ from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, ina
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
-LEARNING_RATE_LEAVES = ("recipe.learning_rate", "recipe.head_lr_multiplier")
 FEW_EPOCHS = 6.0
-COSTLY_LEAVES = ("head.convolutions", "head.blocks", "recipe.smart")
 
 
 class Candidates:
@@ -81,14 +79,37 @@ class Candidates:
             path: leaf for path, leaf in every_leaf.items() if count_values(leaf) > 1 and path not in unused
         }
         self._fixed = {path: first_value(leaf) for path, leaf in every_leaf.items() if path not in self.leaves}
+        self._switches = {
+            path: tuple(each for each in every_leaf if every_leaf[each] == SWITCH and path.startswith(f"{each}."))
+            for path in self.leaves
+        }
 
     def spec(self, params: Params) -> Spec:
         """Return the candidate of these parameters in canonical form."""
+        return self._fitted(with_max_length(self._sample(params), self.max_length))
+
+    def active(self, params: Params) -> frozenset[str]:
+        """Return the paths of the parameters that have an effect on the candidate.
+
+        Those of a component that is off have none, nor those that the canonical form replaces: a frozen encoder has no
+        layer-wise learning rates, for example.
+        """
         values = self._fixed | params
-        spec = self.space.sample(
+        data = self._sample(params).canonical(self.problem_type).to_dict()
+        active = []
+        for path, switches in self._switches.items():
+            value, kept = values[path], _lookup(data, path)
+            if isinstance(value, bool) and not isinstance(kept, bool):
+                kept = kept is not None  # the switch of an optional component
+            if kept == value and all(values[switch] for switch in switches):
+                active.append(path)
+        return frozenset(active)
+
+    def _sample(self, params: Params) -> Spec:
+        values = self._fixed | params
+        return self.space.sample(
             lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair, problem_type=self.problem_type
         )
-        return self._fitted(with_max_length(spec, self.max_length))
 
     def _fitted(self, spec: Spec) -> Spec:
         """Return the spec with no more epochs than there is time for; a head alone takes little."""
@@ -106,24 +127,6 @@ class Candidates:
             path: rng.random() < OPTIONAL_PROBABILITY if leaf == SWITCH else value_at(leaf, rng.random())
             for path, leaf in self.leaves.items()
         }
-
-    def with_frozen_encoder(self, params: Params) -> Params:
-        """Return the parameters with a frozen encoder and without costly components.
-
-        Return the parameters unchanged if the space does not allow a frozen encoder.
-        """
-        freeze = self.leaves.get("recipe.freeze")
-        if freeze is None or not contains(freeze, "all"):
-            return params
-        without_costly = {path: False for path in COSTLY_LEAVES if path in self.leaves}
-        # A head alone needs a higher learning rate: use the upper half of each range.
-        ranges = {
-            path: leaf for path, leaf in self.leaves.items() if path in LEARNING_RATE_LEAVES and isinstance(leaf, Log)
-        }
-        higher_rates = {
-            path: value_at(leaf, 0.5 + position_of(leaf, params[path]) / 2) for path, leaf in ranges.items()
-        }
-        return {**params, **without_costly, **higher_rates, "recipe.freeze": "all"}
 
     @staticmethod
     def trains_head_only(spec: Spec) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headhunt.errors import HeadhuntError
+from headhunt.study.bohb import Bohb
 from headhunt.study.candidates import Candidates
 from headhunt.study.strategies import Evolution, Grid, Random, Reinforce, Strategy
 
 STRATEGIES = {
-    "bohb": "Bayesian optimization (TPE) with Hyperband: a model of the highest rung that has enough results",
+    "bohb": "Bayesian optimization with Hyperband: kernel densities of the highest rung that has enough results",
     "random": "random search with full training",
     "grid": "grid of at most three values per parameter, in random order, with full training",
     "evolution": "regularized evolution: change one choice of the best among a few recent candidates",
@@ -34,13 +35,14 @@ def create_strategy(name: str, candidates: Candidates, seed: int = 0, **options:
     if name not in STRATEGIES:
         raise HeadhuntError(f"The strategy must be one of {', '.join(STRATEGIES)}; found {name!r}.")
     classes: dict[str, type[Strategy]] = {
+        "bohb": Bohb,
         "random": Random,
         "grid": Grid,
         "evolution": Evolution,
         "reinforce": Reinforce,
     }
     if name not in classes:
-        from headhunt.study.optuna_strategies import Bohb, Gp, Tpe  # Optuna takes long to import
+        from headhunt.study.optuna_strategies import Gp, Tpe  # Optuna takes long to import
 
-        classes |= {"bohb": Bohb, "tpe": Tpe, "gp": Gp}
+        classes |= {"tpe": Tpe, "gp": Gp}
     return classes[name](candidates, seed, **options)

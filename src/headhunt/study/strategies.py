@@ -7,6 +7,7 @@ candidates as an uninterrupted one.
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections import deque
@@ -76,6 +77,104 @@ class Strategy:
     def draw(self, number: int, attempt: int) -> Proposal:
         """Propose random parameters."""
         return Proposal(self.candidates.draw(self.rng(number, attempt)), "random")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a trial at one rung."""
+
+    number: int
+    params: Params
+    active: frozenset[str]
+    """Paths of the parameters that have an effect on the candidate."""
+    score: float | None
+
+
+class RungResults:
+    """The results of one rung: their number, the best and the latest of them.
+
+    Args:
+        max_results: Maximum number of results that are kept.
+    """
+
+    def __init__(self, max_results: int) -> None:
+        self.count = 0
+        self._active = 0
+        self._worst: float | None = None
+        self._max_best = max(1, max_results // 4)
+        self._best: list[Result] = []
+        self._latest: deque[Result] = deque(maxlen=max(1, max_results - self._max_best))
+
+    def add(self, result: Result) -> None:
+        """Add a result."""
+        self.count += 1
+        self._active += len(result.active)
+        self._latest.append(result)
+        if result.score is None:
+            return
+        self._worst = result.score if self._worst is None else min(self._worst, result.score)
+        bisect.insort(self._best, result, key=_descending)
+        del self._best[self._max_best :]
+
+    @property
+    def dimensions(self) -> int:
+        """Mean number of parameters that have an effect, rounded up."""
+        return math.ceil(self._active / self.count) if self.count else 0
+
+    def selected(self) -> list[tuple[Result, float]]:
+        """Return the best and the latest results with their scores, in the order of the trials.
+
+        Failures have the worst score so far.
+        """
+        worst = 0.0 if self._worst is None else self._worst
+        selected = {result.number: result for result in (*self._latest, *self._best)}
+        return [
+            (result, worst if result.score is None else result.score)
+            for _, result in sorted(selected.items(), key=lambda item: item[0])
+        ]
+
+
+class RungModel(Strategy):
+    """Base class of strategies that model the highest rung with enough results.
+
+    Args:
+        candidates: The candidates that may be proposed.
+        seed: Random seed of the run.
+        random_fraction: Fraction of proposals that are random.
+        max_results: Maximum number of results of a rung in the model, so that a proposal does not get slower.
+    """
+
+    def __init__(self, candidates: Candidates, seed: int, random_fraction: float, max_results: int) -> None:
+        super().__init__(candidates, seed)
+        self.random_fraction, self.max_results = random_fraction, max_results
+        self.results: dict[int, RungResults] = {}
+
+    def ask(self, number: int, attempt: int = 0) -> Proposal:
+        """Propose a random candidate, or one from the model of a rung that has enough results."""
+        rung = self.modelled_rung()
+        rng = self.rng(number, attempt)
+        if rung is None or rng.random() < self.random_fraction:
+            return self.draw(number, attempt)
+        return Proposal(self.propose(rung, number, rng), "model")
+
+    def propose(self, rung: int, number: int, rng: random.Random) -> Params:
+        """Return parameters from the model of a rung."""
+        raise NotImplementedError
+
+    def enough(self, results: RungResults) -> int:
+        """Return the number of results that a rung needs before it is modelled."""
+        raise NotImplementedError
+
+    def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
+        """Add a result to its rung."""
+        super().tell(number, params, rung, score)
+        result = Result(number, params, self.candidates.active(params), score)
+        self.results.setdefault(rung, RungResults(self.max_results)).add(result)
+
+    def modelled_rung(self) -> int | None:
+        """Return the highest rung that has enough results; None if there is none."""
+        enough = (rung for rung, results in self.results.items() if results.count >= self.enough(results))
+        return max(enough, default=None)
 
 
 class Random(Strategy):
@@ -162,7 +261,7 @@ class Evolution(Strategy):
             return self.draw(number, attempt)
         rng = self.rng(number, attempt)
         _, _, parent = max(rng.sample(list(self._population), self._tournament), key=lambda member: member[:2])
-        path = rng.choice(list(self.candidates.leaves))
+        path = rng.choice(sorted(self.candidates.active(parent)))
         return Proposal({**parent, path: self._mutate(self.candidates.leaves[path], parent[path], rng)}, "model")
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
@@ -217,12 +316,16 @@ class Reinforce(Strategy):
         difference = value - self._mean  # Welford's update of mean and variance
         self._mean += difference / self._count
         self._squared_deviations += difference * (value - self._mean)
-        for path, leaf in self.candidates.leaves.items():
-            logits = self._logits[path]
+        for path in self.candidates.active(params):  # the choice of a part that is off had no effect
+            leaf, logits = self.candidates.leaves[path], self._logits[path]
             chosen = min(int(position_of(leaf, params[path]) * len(logits)), len(logits) - 1)
             gradient = -_softmax(logits)
             gradient[chosen] += 1
             logits += self._learning_rate * advantage * gradient
+
+
+def _descending(result: Result) -> tuple[float, int]:
+    return -(result.score or 0.0), result.number
 
 
 def _count_bins(leaf: Leaf, bins: int) -> int:
