@@ -102,6 +102,9 @@ def test_search_refuses_a_wrong_duration_before_reading_data(tmp_path):
     refuse("search", tmp_path / "missing.csv", "--time", "soon", fragments=["--time must be a duration", "'soon'"])
 
 
+UNAIDED = ("--no-known-recipes", "--no-rungs")
+
+
 def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     texts, labels = sentences(40)
     data = write_csv(tmp_path / "data.csv", "review,stars", list(zip(texts, labels, strict=True)))
@@ -134,13 +137,16 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     words = [word for name, value in expected.items() for word in (f"--{name.replace('_', '-')}", value)]
     columns = ["--text", "review", "--label", "stars", "--limit", 20]
     before = time.time()
-    succeed("search", data, *words, *columns, "--calibrate", "--no-pretrain", "--trust-remote-code")
+    succeed("search", data, *words, *columns, "--calibrate", "--no-pretrain", "--trust-remote-code", *UNAIDED)
     ((task, options),) = calls
     assert options.pop("view") is not None
     # The time counts from the start of the command, and covers the start of the program and the report.
     needed = overhead(expected["time"])
     assert needed > 0 and before - needed <= options.pop("started") <= time.time() - needed
-    assert options == {**expected, "calibrate": True, "pretrain": False, "trust_remote_code": True}
+    assert options == {**expected, "calibrate": True, "pretrain": False, "trust_remote_code": True} | {
+        "known_recipes": False,
+        "rungs": False,
+    }
     assert (task.columns.text, task.columns.label) == ("review", "stars") and len(task.splits["train"]) <= 20
 
 

@@ -60,7 +60,7 @@ def test_check_target_refuses_unreachable_score(target, metric, most):
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        (("typo", "auto", None), "strategy= must be one of bohb, "),
+        (("typo", "auto", None), "strategy= must be one of prior, bohb, "),
         (("bohb", "fp61", None), "precision= must be one of auto, fp32, bf16; found 'fp61'"),
         (("bohb", "auto", -1), "workers= must be 0 or more; found -1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from statistics import mean
@@ -13,6 +14,7 @@ from headhunt.errors import HeadhuntError
 from headhunt.spec import NAMED, Choice, Space
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates, contains
+from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES, create_strategy
 
 SLOW = {"gp"}  # imports torch, and takes half a second or more per proposal
@@ -47,7 +49,7 @@ def test_strategy_proposes_valid_candidates_that_depend_on_the_seed(name, space)
 
 @EVERY
 def test_strategy_improves_on_its_first_proposals(tmp_path, name):
-    trials = {"gp": 25, "bohb": 80}.get(name, 60)
+    trials = {"gp": 25, "bohb": 100}.get(name, 60)
     study = run_study(tmp_path, strategy=name, limits=Limits(trials=trials), known=False, seed=1)
     scores = [true_score(trial.spec) for trial in study.state.trials[1:]]
     if name in ("random", "grid"):
@@ -56,8 +58,40 @@ def test_strategy_improves_on_its_first_proposals(tmp_path, name):
         assert mean(scores[-10:]) > mean(scores[:10]) + 0.02
 
 
+@EVERY
+def test_every_strategy_gets_the_same_recipes_and_rungs_unless_told_otherwise(tmp_path, name):
+    study = run_study(tmp_path / "aided", strategy=name, limits=Limits(trials=4), space=Space.load("default"))
+    assert study.ladder == Ladder() and {trial.origin for trial in study.state.trials[1:]} == {"known"}
+    limits = Limits(trials=4)
+    unaided = run_study(tmp_path / "unaided", strategy=name, limits=limits, known=False, rungs=False)
+    assert unaided.ladder.fractions == (1.0,)
+    assert all(trial.origin in ("plain", "random", "prior", "model") for trial in unaided.state.trials)
+
+
+def test_evolution_prefers_members_of_a_higher_rung():
+    candidates = Candidates(TINY, encoder="toy")
+    strategy = create_strategy("evolution", candidates, population=2, tournament=2)
+    drawn = [candidates.draw(random.Random(seed)) for seed in range(3)]
+    strategy.tell(0, drawn[0], 0, 0.9)
+    strategy.tell(1, drawn[1], 0, 0.8)
+    strategy.tell(1, drawn[1], 1, 0.7)  # the same trial, promoted
+    child = strategy.ask(2).params
+    assert sum(child[path] != drawn[1][path] for path in child) <= 1
+    strategy.tell(2, drawn[2], 0, 0.1)
+    assert list(strategy._population) == [1, 2]
+
+
+def test_reinforce_compares_scores_of_one_rung_only():
+    candidates = Candidates(TINY, encoder="toy")
+    strategy = create_strategy("reinforce", candidates)
+    for number in range(6):  # scores rise with the rung, and say nothing within it
+        params = {**candidates.draw(random.Random(number)), "head.pooling": "max" if number < 3 else "cls"}
+        strategy.tell(number, params, number // 3, 0.5 + 0.1 * (number // 3))
+    assert all(not logits.any() for logits in strategy._logits.values())
+
+
 def test_create_strategy_rejects_unknown_names():
-    with pytest.raises(HeadhuntError, match=r"bohb, random, grid.*found 'magic'"):
+    with pytest.raises(HeadhuntError, match=r"prior, bohb, random, grid.*found 'magic'"):
         create_strategy("magic", Candidates(TINY, encoder="toy"))
 
 

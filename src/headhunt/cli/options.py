@@ -12,6 +12,7 @@ from headhunt.cli.flags import RENAMED_PROBLEM_TYPES
 from headhunt.errors import HeadhuntError
 
 DATA, SEARCH, LIMITS, TRAINING, COMPUTE = "Data", "Search", "Model limits", "Training", "Compute"
+COMPARISON = "Comparison of strategies"
 """Headings of the help. Options without one are listed first, under "Options"."""
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
@@ -28,6 +29,7 @@ class Precision(StrEnum):
 class Strategy(StrEnum):
     """Search strategy."""
 
+    prior = "prior"
     bohb = "bohb"
     random = "random"
     grid = "grid"
@@ -286,6 +288,22 @@ SpaceName = Annotated[
 StrategyOption = Annotated[
     Strategy,
     typer.Option(metavar="NAME", help=f"Search strategy: {', '.join(Strategy)}.", rich_help_panel=SEARCH),
+]
+KnownRecipes = Annotated[
+    bool,
+    typer.Option(
+        "--known-recipes/--no-known-recipes",
+        help="Begin with recipes that performed well on other tasks.",
+        rich_help_panel=COMPARISON,
+    ),
+]
+RungsOption = Annotated[
+    bool,
+    typer.Option(
+        "--rungs/--no-rungs",
+        help="Compare candidates on less than full training first, and promote the best.",
+        rich_help_panel=COMPARISON,
+    ),
 ]
 Metric = Annotated[
     str | None,

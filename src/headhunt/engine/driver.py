@@ -298,6 +298,8 @@ class SearchDriver:
             candidates,
             executor,
             strategy=settings.strategy,
+            known=settings.known_recipes,
+            rungs=settings.rungs,
             limits=Limits(trials=settings.trials, target=settings.target),
             budget=self.budget,
             seed=settings.seed,
@@ -383,10 +385,9 @@ class SearchDriver:
         if predictions.exists():
             return []
         test = self.directory.test_predictions(TFIDF) if "test" in self.task.rows else None
-        plain = study.state.plain
+        plain, request = study.state.plain, self.final_evaluation(study).request
         assert plain is not None
-        final = self.final_evaluation(study)
-        return [final.request(EvaluateTfidf, plain, predictions=predictions, test_predictions=test)]
+        return [request(EvaluateTfidf, plain, predictions=predictions, test_predictions=test)]
 
     def _folder_of_best(self) -> str:
         assert self._best is not None
@@ -414,10 +415,9 @@ class SearchDriver:
         encoder, *encoders = [name if model_card.hub_name(name) else "ENCODER" for name in names]
         settings = replace(self.settings, encoder=encoder, encoders=tuple(encoders))
         command = " ".join(settings.command(self.task, str(space) if space in NAMED else "space.json"))
-        if result.model is not None:
-            model_card.write(self.directory.model, task=self.task, result=result, command=command)
-        if result.ensemble is not None:
-            model_card.write(self.directory.ensemble, task=self.task, result=result, command=command)
+        for folder, saved in ((self.directory.model, result.model), (self.directory.ensemble, result.ensemble)):
+            if saved is not None:
+                model_card.write(folder, task=self.task, result=result, command=command)
         if result.verdict.delivered == "plain" and result.winner_model:
             winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
             folder = self.directory.models / result.winner_model

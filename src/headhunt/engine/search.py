@@ -140,6 +140,8 @@ def search(
     target: float | None = None,
     space: str | Path | Space = "default",
     strategy: str = "bohb",
+    known_recipes: bool = True,
+    rungs: bool = True,
     metric: str | None = None,
     workers: int | None = None,
     ray: str | None = None,
@@ -173,6 +175,8 @@ def search(
         target: A score that ends the search, at most 1, such as 0.9; for mse, which counts as its negative, below 0.
         space: "default", "paper", a file, or a `Space`.
         strategy: Search strategy.
+        known_recipes: Whether to begin with recipes that performed well on other tasks.
+        rungs: Whether to compare candidates on less than full training first, and to promote the best.
         metric: Metric that trials are compared by; by default that of the problem type.
         workers: Number of worker processes; 0 trains in this one; by default one per core or GPU.
         ray: Address of a Ray cluster; "local" starts Ray on this machine, which is the default with GPUs and on systems
@@ -237,6 +241,8 @@ def search(
         encoder=baseline,
         space=chosen.to_dict(),
         strategy=strategy,
+        known_recipes=known_recipes,
+        rungs=rungs,
         metric=metric,
         time=seconds,
         trials=trials,

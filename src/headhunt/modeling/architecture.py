@@ -10,6 +10,7 @@ import difflib
 import sys
 import types
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 SCHEMA = 1
@@ -189,7 +190,7 @@ def from_dict(kind: type[Data], data: Any, path: str = "") -> Data:
     data = dict(data)
     schema = data.pop("schema", SCHEMA)
     require(schema == SCHEMA, f"{where} has schema {schema!r}; this version reads schema {SCHEMA}.")
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)  # type: ignore[arg-type]
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for key in data:
         one_of(key, known, f"{where}: each key")
@@ -197,6 +198,12 @@ def from_dict(kind: type[Data], data: Any, path: str = "") -> Data:
         needed = field.default is MISSING and field.default_factory is MISSING
         require(not needed or field.name in data, f"{where}.{field.name} is missing.")
     return kind(**{key: _read(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+@cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields. Evaluating them takes most of the time of reading a spec."""
+    return get_type_hints(kind)
 
 
 def _read(hint: Any, value: Any, path: str) -> Any:

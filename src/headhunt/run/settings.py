@@ -27,6 +27,10 @@ class SearchSettings:
     space: dict[str, Any]
     """The search space as plain data."""
     strategy: str = "bohb"
+    known_recipes: bool = True
+    """Whether the search begins with known recipes."""
+    rungs: bool = True
+    """Whether trials are compared on less than full training first."""
     metric: str = "accuracy"
     time: float | None = 600.0
     """Seconds; None is no limit."""
@@ -108,6 +112,8 @@ class SearchSettings:
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
         switches = ["--calibrate"] if self.calibrate else []
+        switches += [] if self.known_recipes else ["--no-known-recipes"]
+        switches += [] if self.rungs else ["--no-rungs"]
         if self.pretrain != self.unlabelled:  # the default
             switches.append("--pretrain" if self.pretrain else "--no-pretrain")
         return ["headhunt search DATA" if single else "headhunt search", *words, *switches]

@@ -37,8 +37,6 @@ class Bohb(RungModel):
         max_results: Maximum number of results of a rung in the model.
     """
 
-    rungs = True
-
     def __init__(
         self,
         candidates: Candidates,

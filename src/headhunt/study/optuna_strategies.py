@@ -72,6 +72,16 @@ class OptunaModel(RungModel):
         """Return the number of startup trials."""
         return self._n_startup_trials
 
+    def modelled_rung(self) -> int | None:
+        """Return the rung with the most results, if it has enough.
+
+        Higher rungs have few results, all of them good: these samplers would then look for candidates that are unlike
+        most of them.
+        """
+        counts = {rung: results.count for rung, results in self.results.items()}
+        most = max(counts, key=lambda rung: (counts[rung], rung), default=None)
+        return most if most is not None and counts[most] >= self._n_startup_trials else None
+
     def propose(self, rung: int, number: int, rng: random.Random) -> Params:
         """Return parameters that the sampler proposes; random ones where it has seen no value."""
         study = optuna.create_study(storage=_ReadOnlyStorage(self._trials(rung)), direction="maximize")

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Proposal:
 
     params: Params
     origin: str
-    """`random` or `model`. The study also uses `plain` and `known`."""
+    """`random`, `prior` or `model`. The study also uses `plain` and `known`."""
 
 
 class Strategy:
@@ -40,11 +40,6 @@ class Strategy:
         candidates: The candidates that may be proposed.
         seed: Random seed of the run.
     """
-
-    rungs: ClassVar[bool] = False
-    """Whether the strategy uses scores of partial training."""
-    starts_with_known_recipes: ClassVar[bool] = True
-    """Whether a search tries known recipes first. False for baselines."""
 
     def __init__(self, candidates: Candidates, seed: int = 0) -> None:
         self.candidates, self.seed = candidates, seed
@@ -180,8 +175,6 @@ class RungModel(Strategy):
 class Random(Strategy):
     """Random search."""
 
-    starts_with_known_recipes = False
-
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Propose random parameters."""
         return self.draw(number, attempt)
@@ -197,8 +190,6 @@ class Grid(Strategy):
         seed: Random seed of the run.
         points: Maximum number of values per numeric parameter.
     """
-
-    starts_with_known_recipes = False
 
     def __init__(self, candidates: Candidates, seed: int = 0, points: int = 3) -> None:
         super().__init__(candidates, seed)
@@ -243,6 +234,8 @@ class Grid(Strategy):
 class Evolution(Strategy):
     """Regularized evolution (Real et al. 2019): the oldest member is removed, not the worst.
 
+    A trial that reached a higher rung is better than any that did not.
+
     Args:
         candidates: The candidates that may be proposed.
         seed: Random seed of the run.
@@ -252,22 +245,26 @@ class Evolution(Strategy):
 
     def __init__(self, candidates: Candidates, seed: int = 0, population: int = 32, tournament: int = 8) -> None:
         super().__init__(candidates, seed)
-        self._population: deque[tuple[float, int, Params]] = deque(maxlen=population)
-        self._tournament = tournament
+        self._size, self._tournament = population, tournament
+        self._population: dict[int, tuple[int, float, int, Params]] = {}  # rung and score by trial, the oldest first
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Mutate one parameter of a parent; propose random parameters until the population is full."""
-        if len(self._population) < (self._population.maxlen or 0):
+        if len(self._population) < self._size:
             return self.draw(number, attempt)
         rng = self.rng(number, attempt)
-        _, _, parent = max(rng.sample(list(self._population), self._tournament), key=lambda member: member[:2])
+        members = rng.sample(list(self._population.values()), self._tournament)
+        *_, parent = max(members, key=lambda member: member[:3])
         path = rng.choice(sorted(self.candidates.active(parent)))
         return Proposal({**parent, path: self._mutate(self.candidates.leaves[path], parent[path], rng)}, "model")
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
-        """Add a member; the oldest one is removed."""
+        """Add a member, of which the oldest is removed, or replace the member's result of a lower rung."""
         super().tell(number, params, rung, score)
-        self._population.append((-math.inf if score is None else score, number, params))
+        failed = score is None
+        self._population[number] = (-1 if failed else rung, -math.inf if score is None else score, number, params)
+        if len(self._population) > self._size:
+            del self._population[next(iter(self._population))]
 
     def _mutate(self, leaf: Leaf, value: Any, rng: random.Random) -> Any:
         if isinstance(leaf, Choice):
@@ -276,8 +273,27 @@ class Evolution(Strategy):
         return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))
 
 
+class _Statistics:
+    """Mean and variance of scores, by Welford's update, and the worst of them."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._squared_deviations, self.worst = 0, 0.0, 0.0, math.inf
+
+    def add(self, score: float) -> float:
+        """Add a score; return how many standard deviations it is above the mean of the earlier ones."""
+        variance = self._squared_deviations / self._count if self._count else 1.0
+        standardized = (score - self._mean) / math.sqrt(max(variance, 1e-12))
+        advantage = max(-MAX_ADVANTAGE, min(MAX_ADVANTAGE, standardized)) if self._count > 1 else 0.0
+        self.worst = min(self.worst, score)
+        self._count += 1
+        difference = score - self._mean
+        self._mean += difference / self._count
+        self._squared_deviations += difference * (score - self._mean)
+        return advantage
+
+
 class Reinforce(Strategy):
-    """REINFORCE with one categorical distribution per parameter.
+    """REINFORCE with one categorical distribution per parameter. A score is compared with others of its rung.
 
     Args:
         candidates: The candidates that may be proposed.
@@ -290,7 +306,7 @@ class Reinforce(Strategy):
         super().__init__(candidates, seed)
         self._learning_rate = learning_rate
         self._logits = {path: np.zeros(_count_bins(leaf, bins)) for path, leaf in candidates.leaves.items()}
-        self._count, self._mean, self._squared_deviations, self._worst = 0, 0.0, 0.0, math.inf
+        self._scores: dict[int, _Statistics] = {}  # by rung
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Sample from the policy."""
@@ -300,22 +316,16 @@ class Reinforce(Strategy):
             probabilities = _softmax(self._logits[path])
             bin_index = rng.choices(range(len(probabilities)), probabilities.tolist())[0]
             params[path] = value_at(leaf, (bin_index + rng.random()) / len(probabilities))
-        return Proposal(params, "model" if self._count else "random")
+        return Proposal(params, "model" if self._scores else "random")
 
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
         """Make the choices of this trial more likely if its score is above the average so far, else less likely."""
         super().tell(number, params, rung, score)
-        if score is None and not self._count:
+        scores = self._scores.get(rung)
+        if score is None and scores is None:
             return  # there is no score yet to compare a failure with
-        value = self._worst if score is None else score
-        self._worst = min(self._worst, value)
-        deviation = math.sqrt(max(self._squared_deviations / self._count, 1e-12)) if self._count else 1.0
-        standardized = (value - self._mean) / deviation
-        advantage = max(-MAX_ADVANTAGE, min(MAX_ADVANTAGE, standardized)) if self._count > 1 else 0.0
-        self._count += 1
-        difference = value - self._mean  # Welford's update of mean and variance
-        self._mean += difference / self._count
-        self._squared_deviations += difference * (value - self._mean)
+        scores = self._scores.setdefault(rung, _Statistics())
+        advantage = scores.add(scores.worst if score is None else score)
         for path in self.candidates.active(params):  # the choice of a part that is off had no effect
             leaf, logits = self.candidates.leaves[path], self._logits[path]
             chosen = min(int(position_of(leaf, params[path]) * len(logits)), len(logits) - 1)

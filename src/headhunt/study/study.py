@@ -64,10 +64,11 @@ class Study:
         strategy: A key of `registry.STRATEGIES`.
         limits: When to stop.
         budget: The time of the search; made from `limits.time` by default.
-        ladder: The rungs; by default those the strategy wants.
+        ladder: The rungs; by default those of `plan`.
+        rungs: Whether to use the default rungs; otherwise every trial is trained in full at once.
         seed: Decides every proposal and every training run.
         task: A fingerprint of the data; a run is never resumed with other data.
-        known: Whether to begin with known recipes; by default what the strategy wants.
+        known: Whether to begin with known recipes.
         disk: Bytes for checkpoints; None is no limit.
         options: The strategy's own options.
         plan: The rows and epochs that fit into the time.
@@ -88,9 +89,10 @@ class Study:
         limits: Limits | None = None,
         budget: TimeBudget | None = None,
         ladder: Ladder | None = None,
+        rungs: bool = True,
         seed: int = 0,
         task: str = "",
-        known: bool | None = None,
+        known: bool = True,
         disk: int | None = None,
         options: Mapping[str, Any] | None = None,
         plan: Plan | None = None,
@@ -106,10 +108,10 @@ class Study:
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.plan = plan
         self._by_rows = plan is not None and plan.by_rows
-        rungs = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
-        self.ladder = ladder or (rungs if self.strategy.rungs else Ladder((1.0,)))
+        default = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
+        self.ladder = ladder or (default if rungs else Ladder((1.0,)))
         self.rungs = Rungs(self.ladder)
-        self._use_known = self.strategy.starts_with_known_recipes if known is None else known
+        self._use_known = known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         settings = {
             "strategy": strategy,
