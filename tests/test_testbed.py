@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -214,6 +215,18 @@ def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, ite
     assert short.trials < long.trials
     assert made_up.score(long.spec) > made_up.score(short.spec)
     assert long.spec == made_up.best(1)[0]
+
+
+def test_strategies_are_ranked_by_the_mean_over_sets(made_up, items, tmp_path):
+    made_up.save(tmp_path)
+    table.write_specs(tmp_path, {False: items, True: []})
+    chosen = {"strategies": ["prior", "random"], "seconds": [100.0], "seeds": 3, "workers": 2}
+    args = Namespace(**chosen, without_known=False, nearest=True)
+    sets = replay.compare(table.Table(tmp_path), ["subj"], args)
+    ranking = replay.rank({"one": sets["subj"], "two": sets["subj"]})["100"]
+    scores = [row["score"] for row in ranking.values()]
+    assert set(ranking) == {"prior", "random"} and scores == sorted(scores, reverse=True)
+    assert ranking["prior"] == {key: sets["subj"]["strategies"]["prior"]["100"][key] for key in ranking["prior"]}
 
 
 @pytest.mark.parametrize("kept", [slice(2, None), slice(0, 3)], ids=["no plain head", "nothing to propose"])

@@ -3,8 +3,9 @@
 A replayed search chooses among the candidates of the table, and each of them takes the seconds that the table says.
 Nothing is trained and nothing is estimated. Random proposals are drawn from the table. TPE and BOHB rank the untried
 candidates of the table by their own acquisition function, in place of points that they sample. Other strategies can
-propose only what is not in the table. With `--nearest` their proposals are replaced by the nearest untried candidates;
-such figures are reported separately.
+propose only what is not in the table. With `--nearest` all strategies run, and proposals are replaced by the nearest
+untried candidates; such figures are reported separately. `ranking` orders the strategies at every time limit by their
+mean test score over all sets, with 95 % intervals over seeds.
 
 At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered. Its test score
 counts, predicted by the mean of its fold models. As in a search, time for training it and the plain head on all rows is
@@ -38,6 +39,7 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Space, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import SWITCH, Candidates, Params, position_of
+from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial, Request
 from headhunt.study.strategies import Proposal
 from headhunt.study.study import Study
@@ -387,7 +389,8 @@ def compare(table: Table, names: Sequence[str], args: argparse.Namespace) -> dic
                 ]
                 ends = [replay(stored, items, search) for search in searches]
                 trials = round(float(np.mean([end.trials for end in ends])), 1)
-                cells[f"{seconds:g}"] = {**summarize(np.array([end.test_score for end in ends])), "trials": trials}
+                scores = [round(end.test_score, 4) for end in ends]
+                cells[f"{seconds:g}"] = {**summarize(np.array(scores)), "trials": trials, "scores": scores}
             result[name]["strategies"][strategy] = cells
             print(
                 f"{name} {strategy}: " + ", ".join(f"{at} s {cell['score']}" for at, cell in cells.items()), flush=True
@@ -395,18 +398,33 @@ def compare(table: Table, names: Sequence[str], args: argparse.Namespace) -> dic
     return result
 
 
+def rank(sets: dict[str, Any]) -> dict[str, Any]:
+    """Return the strategies at every time limit, best first, by the mean over sets of the test score of each seed."""
+    scores: dict[str, dict[str, list[list[float]]]] = {}
+    for result in sets.values():
+        for strategy, cells in result["strategies"].items():
+            for seconds, cell in cells.items():
+                scores.setdefault(seconds, {}).setdefault(strategy, []).append(cell["scores"])
+    ranking = {}
+    for seconds, by_strategy in scores.items():
+        means = {strategy: summarize(np.mean(values, 0)) for strategy, values in by_strategy.items()}
+        ranking[seconds] = dict(sorted(means.items(), key=lambda item: -item[1]["score"]))
+    return ranking
+
+
 def parse_arguments() -> argparse.Namespace:
     from measure import options
 
     parser = options(__doc__, data=False, encoder=False)
     parser.add_argument("--table", type=Path, default=Path(__file__).parent / "table", help="directory of the table")
-    parser.add_argument("--strategies", nargs="*", default=list(EXACT), help="strategies to run")
+    parser.add_argument("--strategies", nargs="*", default=None, help="strategies to run")
     parser.add_argument("--seconds", nargs="*", type=float, default=list(HORIZONS), help="time limits")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--workers", type=int, default=2, help="workers of a search")
     parser.add_argument("--without-known", action="store_true", help="do not begin with known recipes")
     parser.add_argument("--nearest", action="store_true", help="evaluate the nearest candidate of the table")
     args = parser.parse_args()
+    args.strategies = args.strategies or list(STRATEGIES if args.nearest else EXACT)
     if not args.nearest and (other := sorted(set(args.strategies) - set(EXACT))):
         parser.error(
             f"{', '.join(other)}: needs --nearest; only {', '.join(EXACT)} choose among candidates of the table."
@@ -423,7 +441,8 @@ def main() -> None:
     table = Table(args.table)
     names = [name for name, stored in table.sets.items() if name in SETS and stored.info.folds > 1]
     names = [name for name in names if SETS[name].specs is None and len(table.sets[name].scored) >= LEAST_CANDIDATES]
-    finish(args, {"nearest": args.nearest, "seeds": args.seeds, "sets": compare(table, names, args)})
+    sets = compare(table, names, args)
+    finish(args, {"nearest": args.nearest, "seeds": args.seeds, "ranking": rank(sets), "sets": sets})
 
 
 if __name__ == "__main__":
