@@ -83,6 +83,7 @@ def provenance() -> dict[str, Any]:
     command = [f"python benchmarks/{inside}"]
     # Paths are specific to one machine.
     skip = ("--out", "--data", "--encoder", "--encoders", "--runs", "--old", "--table", "--scratch", "--student")
+    skip += ("--peers", "--sentence-encoder")
     words = iter(sys.argv[1:])
     for word in words:
         if word in skip:

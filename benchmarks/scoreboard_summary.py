@@ -1,0 +1,155 @@
+"""Compare and draw the cells that scoreboard.py has stored.
+
+Headhunt and a tool are compared on the settings and draws that both have, by accuracy where the tool stored no
+predictions. The interval is a paired bootstrap over these cells: it shows whether a difference would hold on other
+draws and data sets, as far as so few can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anytime_summary import show
+from scoreboard import HEADHUNT, PEERS, SETTINGS, read_rows
+
+from headhunt.report.svg import (
+    coordinate,
+    draw_grid_x,
+    draw_grid_y,
+    draw_svg,
+    draw_text,
+    linear_scale,
+    make_axis,
+    padded_range,
+    read_asset,
+)
+
+Row = dict[str, Any]
+SAMPLES = 10_000
+TABLES = {"same": "Same encoder", "own": "Own choice of encoder"}
+TITLES = {HEADHUNT: "Headhunt"} | {name: peer.title for name, peer in PEERS.items()}
+COLOURS = dict(zip(TITLES, ("#0b7a75", "#6b7280", "#b45309", "#7c3aed", "#2563eb", "#be123c", "#a16207"), strict=True))
+
+
+def summarize(log: Path) -> dict[str, Any]:
+    """Print tables of the cells, write them and a chart beside the log, and return the result as plain data."""
+    rows = [row for row in read_rows(log) if row["exit"] == 0 and (row["score"] or row["accuracy"]) is not None]
+    if not rows:
+        raise SystemExit(f"{log} has no cells yet. Run the benchmark first.")
+    lines, result = [], {}
+    for table, title in TABLES.items():
+        members = [row for row in rows if row["table"] == table]
+        if members:
+            result[table] = compare(members)
+            lines += [f"## {title}", "", *format_table(members, result[table]), ""]
+    text = "\n".join(lines)
+    print(text)
+    log.with_suffix(".md").write_text(text, encoding="utf-8")
+    log.with_suffix(".svg").write_text(draw_chart(rows), encoding="utf-8")
+    return {"cells": len(rows), "tables": result}
+
+
+def compare(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the mean difference between Headhunt and each tool with its interval, in percentage points."""
+    cells = {(row["tool"], row["setting"], row["draw"]): row for row in rows}
+    result = {}
+    for tool in dict.fromkeys(row["tool"] for row in rows if row["tool"] != HEADHUNT):
+        pairs = [
+            (cells[HEADHUNT, *key[1:]], row)
+            for key, row in cells.items()
+            if key[0] == tool and (HEADHUNT, *key[1:]) in cells
+        ]
+        differences = np.array([100 * difference(*pair) for pair in pairs])
+        if len(differences):
+            draws = np.random.default_rng(0).choice(differences, (SAMPLES, len(differences))).mean(1)
+            low, high = np.quantile(draws, [0.025, 0.975])
+            figures = {"difference": float(differences.mean()), "low": float(low), "high": float(high)}
+            result[tool] = {name: round(value, 2) for name, value in figures.items()} | {"pairs": len(pairs)}
+    return result
+
+
+def difference(headhunt: Row, other: Row) -> float:
+    """Return the difference of scores, or of accuracies if one of them has no other score."""
+    name = "score" if headhunt["score"] is not None and other["score"] is not None else "accuracy"
+    return float(headhunt[name] - other[name])
+
+
+def format_table(rows: Sequence[Row], compared: dict[str, Any]) -> list[str]:
+    """Return the lines of a Markdown table: tools by settings, the mean over draws."""
+    settings = [name for name in SETTINGS if any(row["setting"] == name for row in rows)]
+    heads = [f"{name} ({SETTINGS[name].metric}, {SETTINGS[name].seconds} s)" for name in settings]
+    lines = [f"| tool | {' | '.join(heads)} | Headhunt minus tool, 95 % interval |", "|---" * (len(settings) + 2) + "|"]
+    for tool, title in TITLES.items():
+        members = [row for row in rows if row["tool"] == tool]
+        if not members:
+            continue
+        cells = [format_cell([row for row in members if row["setting"] == name]) for name in settings]
+        gain = compared.get(tool)
+        shown = "–" if gain is None else f"{gain['difference']:+.1f} ({gain['low']:+.1f} to {gain['high']:+.1f})"
+        lines.append(f"| {title} | {' | '.join(cells)} | {shown} |")
+    return lines
+
+
+def format_cell(rows: Sequence[Row]) -> str:
+    """Return the mean score of a tool on a setting, its range over draws and the mean seconds."""
+    if not rows:
+        return "–"
+    name = "score" if all(row["score"] is not None for row in rows) else "accuracy"
+    metric = rows[0]["metric"] if name == "score" else "accuracy"
+    values = [row[name] for row in rows]
+    spread = f" ({show(metric, min(values))} to {show(metric, max(values))})" if len(values) > 1 else ""
+    note = "" if name == "score" else "accuracy "
+    return f"{note}{show(metric, float(np.mean(values)))}{spread}, {np.mean([row['seconds'] for row in rows]):.0f} s"
+
+
+def draw_chart(rows: Sequence[Row]) -> str:
+    """Return an SVG with a panel per setting: mean score against mean seconds of every tool."""
+    across, wide, high = 4, 250, 210
+    settings = [name for name in SETTINGS if any(row["setting"] == name for row in rows)]
+    body = []
+    for place, name in enumerate(settings):
+        panel = _draw_panel(name, [row for row in rows if row["setting"] == name], wide, high)
+        body.append(f'<g transform="translate({place % across * wide} {place // across * high})">{panel}</g>')
+    height = -(-len(settings) // across) * high
+    for place, (tool, title) in enumerate(TITLES.items()):
+        x, y = 20 + place % 3 * 230, height + 20 + place // 3 * 20
+        body += [_mark("same", x, y, COLOURS[tool]), draw_text(x + 12, y + 4, title, "label")]
+    body.append(draw_text(720, height + 24, "filled: same encoder; open: own choice", "label"))
+    # A picture in a page cannot follow its theme, so the colours are those of the light one.
+    colours = "--paper:#fff;--ink:#1d2327;--quiet:#5d666c;--grid:#e9ebe7;--faint:#b9c0c0;--sans:system-ui,sans-serif"
+    style = f"<style>svg{{{colours}}}{read_asset('charts.css')}</style>"
+    background = '<rect width="100%" height="100%" fill="#fff"/>'
+    drawing = draw_svg(across * wide, height + 64, "Test score against seconds, by tool.", [style, background, *body])
+    return drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
+
+
+def _draw_panel(name: str, rows: Sequence[Row], wide: float, high: float) -> str:
+    points = {}
+    for table in TABLES:
+        for tool in TITLES:
+            members = [
+                row for row in rows if row["table"] == table and row["tool"] == tool and row["score"] is not None
+            ]
+            if members:
+                seconds = float(np.mean([row["seconds"] for row in members]))
+                points[table, tool] = seconds, 100 * float(np.mean([row["score"] for row in members]))
+    title = draw_text(52, 20, f"{name}: {SETTINGS[name].metric}", "title")
+    if not points:
+        return title
+    left, right, top, bottom = 52.0, wide - 14, 36.0, high - 34
+    levels, y = make_axis(*padded_range([value for _, value in points.values()]), bottom, top, 4)
+    end = max(SETTINGS[name].seconds, *(seconds for seconds, _ in points.values()))
+    x = linear_scale(0, end * 1.04, left, right)
+    step = 100 if end > 120 else 20
+    ticks = [(float(second), str(second)) for second in range(0, int(end) + 1, step)]
+    parts = [title, draw_grid_y(levels, y, left, right), draw_grid_x(ticks, x, top, bottom, lines=False)]
+    parts += [_mark(table, x(at), y(value), COLOURS[tool]) for (table, tool), (at, value) in points.items()]
+    return "".join(parts)
+
+
+def _mark(table: str, x: float, y: float, colour: str) -> str:
+    fill = colour if table == "same" else "#fff"
+    return f'<circle cx="{coordinate(x)}" cy="{coordinate(y)}" r="4.5" fill="{fill}" stroke="{colour}"/>'

@@ -1,0 +1,100 @@
+"""The scoreboard: cells, draws, the scripts of other tools, tables and the chart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+
+import pandas
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+scoreboard, summary = map(import_module, ("scoreboard", "scoreboard_summary"))
+
+PEER = """
+import argparse, json, os
+parser = argparse.ArgumentParser()
+for name in ("train", "test", "out", "seconds", "seed"):
+    parser.add_argument(f"--{name}", required=True)
+args = parser.parse_args()
+assert os.path.isdir(os.environ["PB_ENCODER"]) and args.seconds == "300" and args.seed == "10"
+json.dump(RESULT, open(args.out, "w"))
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data directory with trec6 alone."""
+    folder = tmp_path / "data" / "trec6"
+    folder.mkdir(parents=True)
+    labels = ["ABBR", "DESC", "ENTY"]
+    texts = [f"question {row}" for row in range(6_000)]
+    train = pandas.DataFrame({"text": texts, "text_b": None, "label": [labels[row % 3] for row in range(6_000)]})
+    train.to_parquet(folder / "train.parquet")
+    return tmp_path / "data"
+
+
+def test_cells_have_unique_names_and_the_draws_that_each_tool_needs():
+    cells = scoreboard.list_cells()
+    names = [cell.name for cell in cells]
+    assert len(set(names)) == len(names)
+    assert {"same-sst-headhunt-12", "same-sst-setfit-12", "own-few_sst-probe-19", "same-stsb-frozen-12"} <= set(names)
+    assert not {"same-sst-plain-12", "own-sst-plain-10", "same-mrpc-setfit-10", "same-stsb-probe-10"} & set(names)
+
+
+def test_test_rows_of_trec6_are_in_no_draw(data, tmp_path):
+    tests = []
+    for draw in (10, 11, 12):
+        cell = scoreboard.Cell("same", "trec6", "probe", draw)
+        train, test = map(pandas.read_parquet, scoreboard.draw_rows(cell, scoreboard.SETTINGS["trec6"], data, tmp_path))
+        assert len(train) == 500 and not set(train.text) & set(test.text) and set(train.label) == {0, 1, 2}
+        tests.append(set(test.text))
+    assert len(tests[0]) == 1_000 and tests[0] == tests[1] == tests[2]
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+def test_peer_is_run_once_and_stored(data, tmp_path, predicts):
+    result = {"test_acc": 0.5} | ({"predictions": [0] * 1_000} if predicts else {})
+    (tmp_path / "run_probe.py").write_text(PEER.replace("RESULT", repr(result)))
+    args = Namespace(data=data, peers=tmp_path, encoder=str(tmp_path), encoders="", sentence_encoder=None, quick=False)
+    board = scoreboard.Scoreboard(args, tmp_path / "log.jsonl", scoreboard.SETTINGS)
+    (tmp_path / "cell").mkdir()
+    board.run(scoreboard.Cell("same", "trec6", "probe", 10), tmp_path / "cell")
+    (row,) = scoreboard.read_rows(tmp_path / "log.jsonl")
+    assert row["cell"] == "same-trec6-probe-10" and row["exit"] == 0 and row["seconds"] > 0
+    assert row["score"] == row["accuracy"] and (row["score"] == 0.5) != predicts
+
+
+def test_peer_that_fails_is_stored_without_a_score(data, tmp_path):
+    (tmp_path / "run_probe.py").write_text("raise SystemExit(3)")
+    args = Namespace(data=data, peers=tmp_path, encoder=str(tmp_path), encoders="", sentence_encoder=None, quick=False)
+    board = scoreboard.Scoreboard(args, tmp_path / "log.jsonl", scoreboard.SETTINGS)
+    board.run(scoreboard.Cell("same", "trec6", "probe", 10), tmp_path)
+    assert board.rows[0]["exit"] == 3 and board.rows[0]["score"] is None
+
+
+def test_summary_compares_the_cells_that_both_have(tmp_path, capsys):
+    def row(setting, tool, draw, score, accuracy=None, exit_code=0):
+        name = f"same-{setting}-{tool}-{draw}"
+        facts = {"metric": scoreboard.SETTINGS[setting].metric, "score": score, "accuracy": accuracy or score}
+        return {"cell": name, "table": "same", "setting": setting, "tool": tool, "draw": draw, **facts} | {
+            "seconds": 20.0 + draw,
+            "exit": exit_code,
+        }
+
+    rows = [row("sst", "headhunt", draw, 0.85 + draw / 1_000) for draw in (10, 11, 12)]
+    rows += [row("sst", "setfit", draw, 0.84) for draw in (10, 11)]
+    rows += [row("cola", "headhunt", 10, 0.4, 0.75), row("cola", "setfit", 10, None, 0.72)]
+    rows += [row("sst", "plain", 10, None, None, exit_code=1)]
+    log = tmp_path / "scoreboard.jsonl"
+    log.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    result = summary.summarize(log)
+    setfit = result["tables"]["same"]["setfit"]
+    assert setfit["pairs"] == 3 and setfit["difference"] == pytest.approx((2.0 + 2.1 + 3.0) / 3, abs=0.01)
+    assert setfit["low"] <= setfit["difference"] <= setfit["high"] and result["cells"] == 7 - 0
+    text = capsys.readouterr().out
+    assert "| SetFit | 84.0" in text and "accuracy 72.0" in text and "Trainer" not in text
+    assert log.with_suffix(".svg").read_text().startswith("<svg xmlns")
