@@ -1,5 +1,7 @@
 """Measure the test scores of ten-minute searches with `bohb` and `random`, compared with the plain head.
 
+`random` has neither known recipes nor rungs.
+
 There are three tasks. 500 rows are drawn from the training split and up to 1,000 from the test split, with pandas
 `sample` and seed 0. sst2 consists of SST sentences (cs224n_sst5 without the neutral class). Each search is a separate
 command with two workers. Its summary, the time of each rung and the best score over time are stored.
@@ -70,6 +72,7 @@ def run_search(
 ) -> dict[str, Any]:
     """Run a search and return its result as plain data, with the best score over time."""
     command = [sys.executable, "-m", "headhunt.cli", "search", *words, "--encoder", encoder, "--strategy", strategy]
+    command += ["--no-known-recipes", "--no-rungs"] if strategy == "random" else []
     command += ["--time", f"{minutes * 60:.0f}s", "--out", str(folder), "--workers", "2", "--seed", str(seed)]
     process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(process.stdout[-2500:], flush=True)

@@ -1,10 +1,10 @@
 """Measure how good the best candidate of short searches is, for every strategy, on toy landscapes.
 
-A ten-minute search of 500 rows has time for about ten full training runs. The cost of a trial is that of its runtime
-estimate, relative to fine-tuning all layers: a rung costs what it adds, and a frozen encoder costs next to nothing.
-Every search begins with the plain head and, unless `--no-known-recipes` is given, with the known recipes; all have the
-same rungs. The regret after a cost is the distance to the optimum of the trial with the best observed score of full
-training, without noise, in percentage points.
+A short search has time for few full training runs. The cost of a trial is that of its runtime estimate, relative to
+fine-tuning all layers: a rung costs what it adds, and a frozen encoder costs next to nothing. Every search begins with
+the plain head and, unless `--no-known-recipes` is given, with the known recipes; all have the same rungs. The regret
+after a cost is the distance to the optimum of the trial with the best observed score of full training, without noise,
+in percentage points.
 
 Runs in the `.jsonl` file beside the result are not repeated. `--label` tells apart runs of another checkout, whose
 package is found through PYTHONPATH.

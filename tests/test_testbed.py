@@ -214,7 +214,7 @@ def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, ite
     short, long = (replay.replay(made_up, items, replay.Search("random", seconds)) for seconds in (30.0, 2_000.0))
     assert short.trials < long.trials
     assert made_up.score(long.spec) > made_up.score(short.spec)
-    assert long.spec == made_up.best(1)[0]
+    assert long.spec in made_up.best(5)  # the best one may not be promoted
 
 
 def test_strategies_are_ranked_by_the_mean_over_sets(made_up, items, tmp_path):

@@ -46,7 +46,7 @@ def search(
     trials: opt.Trials = None,
     target: opt.Target = None,
     space: opt.SpaceName = "default",
-    strategy: opt.StrategyOption = opt.Strategy.bohb,
+    strategy: opt.StrategyOption = opt.Strategy.prior,
     known_recipes: opt.KnownRecipes = True,
     rungs: opt.RungsOption = True,
     metric: opt.Metric = None,

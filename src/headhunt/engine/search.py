@@ -139,7 +139,7 @@ def search(
     trials: int | None = None,
     target: float | None = None,
     space: str | Path | Space = "default",
-    strategy: str = "bohb",
+    strategy: str = "prior",
     known_recipes: bool = True,
     rungs: bool = True,
     metric: str | None = None,

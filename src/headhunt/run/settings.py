@@ -26,7 +26,7 @@ class SearchSettings:
     """Encoder of the plain head."""
     space: dict[str, Any]
     """The search space as plain data."""
-    strategy: str = "bohb"
+    strategy: str = "prior"
     known_recipes: bool = True
     """Whether the search begins with known recipes."""
     rungs: bool = True
