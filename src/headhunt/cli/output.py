@@ -224,12 +224,12 @@ def print_result(search: Search, console: Console) -> None:
         console.print(f"task {task.name}, {task.metric} on {task.rows:,} test rows: {values}", soft_wrap=True)
     if result.test_evaluations > 1:
         console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
-    if delivered == "plain" and result.winner_model:
-        winner = search.directory.models / result.winner_model
-        console.print(f"{search.directory.model} is the plain head; the winner is in {winner}", soft_wrap=True)
+    if delivered in ("plain", "ensemble") and result.winner_model:
+        winner, name = search.directory.models / result.winner_model, MODEL_NAMES[delivered]
+        console.print(f"{search.directory.model} is {name}; the winner is in {winner}", soft_wrap=True)
     if result.self_training and (note := result.self_training.note):
         console.print(f"no student was delivered: {note}")
-    if result.ensemble:
+    if result.ensemble and delivered != "ensemble":
         console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
     elif result.ensemble_note:
         console.print(f"the ensemble is not saved: {result.ensemble_note}")
