@@ -89,8 +89,11 @@ def test_resumed_training_ends_with_the_same_weights(encoders, recipe, tmp_path)
         part.save(tmp_path)
         break
     for share in (0.4, 0.7, 1.0):
-        part = open_training(encoders(), recipe)
+        stopped, part = part, open_training(encoders(), recipe)
         part.restore(tmp_path)
+        if recipe.stopping:
+            assert part.held_out.position == stopped.held_out.position
+            assert equal(part.held_out.best, stopped.held_out.best)
         list(part.reports(8, until=share))
         part.save(tmp_path)
     assert equal(weights(whole), weights(part)) and part.examples == whole.examples
