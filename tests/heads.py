@@ -32,22 +32,37 @@ CASES: dict[str, tuple[Head, bool]] = {
     "cross": (Head(pooling="mean"), True),
     **{f"siamese-{name}": (Head(pooling="mean", siamese=name), True) for name in COMPARISONS},
     "siamese-mlp-attention": (Head(pooling="attention", siamese="concat", mlp=Mlp(width=8)), True),
+    "windows": (Head(pooling="mean", windows="attention"), False),
+    "windows-layers": (Head(pooling="mean_max", layers=2, windows="max", mlp=Mlp(width=8)), False),
     "solved": (solved("any").head, False),
     "solved-pair": (solved("any", pair=True).head, True),
 }
 SOLVED = ("solved", "solved-pair")  # `solve_output` gives them the weights that a search would
 LABELS = ("bad", "good")
+WINDOW = 8  # tokens of a window: most sentences have more
+
+
+def build_case(
+    encoder: str, case: str, tokenizer: object, problem_type: str = "single_label_classification", seed: int = 0
+) -> PreTrainedModel:
+    """Return the untrained model of a case."""
+    head, _ = CASES[case]
+    separators = SpecialTokens.of(tokenizer, pair=True).between
+    labels = () if problem_type == "regression" else LABELS
+    model = build(encoder, head, problem_type=problem_type, labels=labels, separators=separators, seed=seed)
+    if head.windows:
+        special = SpecialTokens.of(tokenizer, pair=False)
+        model.config.window = [WINDOW, len(special.before), len(special.after)]
+    return model
 
 
 def make(
     encoder: str, case: str, problem_type: str = "single_label_classification"
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor], object]:
     """Return a model with weights large enough to show differences, a batch of uneven lengths, and the tokenizer."""
-    head, pair = CASES[case]
+    _, pair = CASES[case]
     tokenizer = load_tokenizer(encoder)
-    separators = SpecialTokens.of(tokenizer, pair=True).between
-    labels = () if problem_type == "regression" else LABELS
-    model = build(encoder, head, problem_type=problem_type, labels=labels, separators=separators, seed=1).eval()
+    model = build_case(encoder, case, tokenizer, problem_type, seed=1).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)

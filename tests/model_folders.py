@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from heads import CASES, LABELS, make
+from heads import CASES, LABELS, WINDOW, make
 
 from headhunt.predictor import Predictor
-from headhunt.spec import Spec
+from headhunt.spec import Recipe, Spec
 
 FILES = {"config.json", "headhunt.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
 CODE = {"architecture.py", "configuration.py", "heads.py", "model.py"}
@@ -19,7 +19,7 @@ def make_predictor(
     model, batch, tokenizer = make(encoder, case, problem_type)
     head, pair = CASES[case]
     labels = () if problem_type == "regression" else LABELS
-    spec = Spec(encoder=encoder, head=head)
+    spec = Spec(encoder=encoder, head=head, recipe=Recipe(max_length=WINDOW) if head.windows else Recipe())
     predictor = Predictor(
         model, tokenizer, problem_type=problem_type, labels=labels, pair=pair, spec=spec, precision="fp32"
     )

@@ -86,9 +86,12 @@ def make_export(encoder: str, folder: Path, problem_type: str = "single_label_cl
         "multi_label_classification": (texts, [["a"] if i % 2 else ["a", "b"] for i in range(32)]),
         "regression": (texts, [float(i) + 0.5 for i in range(32)]),
         "solved": (texts, labels),
+        "windows": (texts, labels),
     }[problem_type]
     task = Task.load(data, seed=0)
     spec = Spec(encoder=encoder, head=Head(), recipe=Recipe(max_length=32))
+    if problem_type == "windows":
+        spec = Spec(encoder=encoder, head=Head(pooling="mean", windows="max"), recipe=Recipe(max_length=8))
     training, predictor = prepare(task, task.splits["train"], solved(encoder) if problem_type == "solved" else spec)
     if problem_type == "solved":
         list(training.reports())

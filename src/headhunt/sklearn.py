@@ -239,7 +239,7 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         head: Architecture of the head; the plain head by default.
         recipe: Training hyperparameters; a standard recipe by default.
         search: Time to search for head and recipe, as "10m" or seconds; True for ten minutes, None for no search.
-        search_options: Further arguments of `headhunt.search`, such as trials, space, strategy or metric.
+        search_options: Further arguments of `headhunt.search`, such as trials, space, strategy, metric or reject.
         ensemble: Use the ensemble of a search, which takes longer to predict, if it is better than the best candidate
             on validation rows.
         run_dir: Folder in which each search is kept in its own subfolder; not kept by default.
@@ -298,11 +298,25 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         return "multi_label_classification" if several else "single_label_classification", targets, _names(classes)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class of each row; for several labels, an n × k array of 0 and 1."""
+        """Return the class of each row; for several labels, an n × k array of 0 and 1.
+
+        A rejected text gets the class of `reject_label`, if the model has one, and its most probable class otherwise.
+        """
         outputs = self._outputs(X)
         if self.predictor_.problem_type == "multi_label_classification":
             return decide(self.predictor_.problem_type, apply_thresholds(outputs, self.predictor_.thresholds))
-        return self.classes_[outputs.argmax(1)]
+        chosen, rejection = outputs.argmax(1), self.predictor_.rejection
+        if rejection is not None and rejection.label is not None:
+            labels = self.predictor_.labels
+            chosen[rejection.rejects(outputs, labels)] = labels.index(rejection.label)
+        return self.classes_[chosen]
+
+    def rejects(self, X: Any) -> np.ndarray:
+        """Return True for each row that the model does not answer; False for all if it was not asked to reject any."""
+        outputs, rejection = self._outputs(X), self.predictor_.rejection
+        if rejection is None:
+            return np.zeros(len(outputs), bool)
+        return rejection.rejects(outputs, self.predictor_.labels)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, n × k; for several labels, each label is independent."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from headhunt.delivery.corpus.shards import MAX_ATTEMPTS, Labeller
 from headhunt.engine import api
 from headhunt.engine.ensemble import join
 from headhunt.errors import DataError, HeadhuntError, ModelError
+from headhunt.modeling.architecture import Head
 from headhunt.spec import Recipe, Spec, solved
 from headhunt.storage import PARTIAL
 
@@ -45,6 +47,7 @@ def models(encoders, tmp_path_factory):
         "regression": {"text": texts, "label": [len(text) / 7 for text in texts]},
         "pair": {"text": texts, "text_b": texts[::-1], "label": labels},
         "solved": {"text": texts, "label": several},  # a solved head for several labels
+        "windows": {"text": texts, "label": labels},
     }
 
     def get(problem_type: str = "single_label_classification"):
@@ -52,6 +55,9 @@ def models(encoders, tmp_path_factory):
             folder = tmp_path_factory.mktemp("models") / problem_type
             spec = Spec(encoder=encoders(), recipe=Recipe(learning_rate=1e-3, epochs=2, batch_size=8, max_length=16))
             spec = solved(encoders()) if problem_type == "solved" else spec
+            if problem_type == "windows":
+                head = Head(pooling="mean", windows="attention")
+                spec = replace(spec, head=head, recipe=replace(spec.recipe, max_length=8))
             if problem_type == "ensemble":
                 members = [
                     api.load(get()[0], device="cpu", precision="fp32"),
@@ -113,7 +119,15 @@ def check_rows(rows: list[dict], predictor, table: pa.Table) -> None:
 
 @pytest.mark.parametrize(
     "problem_type",
-    ["single_label_classification", "multi_label_classification", "regression", "pair", "solved", "ensemble"],
+    [
+        "single_label_classification",
+        "multi_label_classification",
+        "regression",
+        "pair",
+        "solved",
+        "windows",
+        "ensemble",
+    ],
 )
 def test_label_corpus_gives_the_predictions_of_the_model(tmp_path, models, problem_type):
     model, predictor = models(problem_type)

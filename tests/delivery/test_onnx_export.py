@@ -46,7 +46,6 @@ OTHERS = {
     "solved-thresholds": ("bert", SOLVED_HEAD, False, "multi_label_classification", SOLVED_RECIPE),
     "solved-number": ("bert", SOLVED_HEAD, False, "regression", SOLVED_RECIPE),
     "middle": ("bert", Head(), False, "single_label_classification", Recipe(max_length=13, truncation="middle")),
-    "windows": ("bert", Head(pooling="mean", windows="attention"), False, CLASSES, Recipe(max_length=16)),
     "solved-windows": ("roberta", replace(SOLVED_HEAD, windows="max"), False, CLASSES, Recipe(max_length=24)),
     # Joined, these pairs are longer than the encoder's positions.
     "long-pairs": ("bert", PAIR, True, "single_label_classification", Recipe(max_length=64)),
@@ -82,6 +81,8 @@ def make_predictor(encoders, name: str) -> Predictor:
         return join(make_members(encoders(), *ENSEMBLES_OF.get(name, (name,))))
     head, pair = CASES.get(name, (Head(), False))
     family, problem_type, recipe = "bert", "single_label_classification", Recipe(max_length=60)
+    if head.windows:
+        recipe = Recipe(max_length=16)
     if name in OTHERS:
         family, head, pair, problem_type, recipe = OTHERS[name]
     encoder = encoders(family)
@@ -380,6 +381,16 @@ def test_int8_keeps_the_output_layer_of_a_solved_head(exported, name, tmp_path):
     clear = np.abs(expected[:, 0] - 0.5) > 0.25
     assert clear.sum() > 5 and (outputs.argmax(1) == expected.argmax(1))[clear].mean() > 0.9
     assert done.int8.int8 > 0.8
+
+
+def test_int8_reads_every_window(exported, tmp_path):
+    predictor, folder, _ = exported("windows")
+    texts = [" ".join(np.random.default_rng(i).choice(WORDS, 2 * i + 1)) for i in range(30)]
+    labels = [prediction.label for prediction in predictor.predict(texts)]
+    done = onnx.export(folder.parent / "model", tmp_path / "out", int8=True, data=(texts, labels), max_loss=100)
+    assert done.int8 and done.int8.accepted and done.int8.fp32 == 1.0
+    outputs, expected = runtime.Model(tmp_path / "out").outputs(texts), predictor.outputs(texts)
+    assert np.abs(outputs - expected).max() < 0.15 and np.corrcoef(outputs[:, 0], expected[:, 0])[0, 1] > 0.9
 
 
 def test_int8_needs_labelled_rows(exported, rows, tmp_path):

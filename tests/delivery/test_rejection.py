@@ -18,6 +18,7 @@ from headhunt.delivery.onnx.export import write_metadata
 from headhunt.delivery.onnx.runtime import Model
 from headhunt.errors import ModelError
 from headhunt.evaluation import Rejection
+from headhunt.sklearn import HeadClassifier
 
 TEXTS = sentences(40, seed=3)[0]
 
@@ -92,3 +93,34 @@ def test_corpus_and_command_line_mark_rejected_texts(folders, tmp_path):
     assert [(row["label"], row["rejected"]) for row in map(json.loads, printed)] == expected
     plain = succeed("predict", folders[0], "--input", lines).splitlines()
     assert [line.split("\t")[0] or None for line in plain] == [label for label, _ in expected]
+
+
+def test_evaluate_scores_the_answers_beside_all_rows(folders, tmp_path):
+    labels = sentences(40, seed=3)[1]
+    data = write_jsonl(tmp_path / "rows.jsonl", list(zip(TEXTS, labels, strict=True)), ["text", "label"])
+    found = json.loads(succeed("evaluate", folders[0], data, "--json"))
+    rejection, name = found["rejection"], Predictor.load(folders[0]).rejection.label
+    inside = [(each, label) for (each, _), label in zip(expected_of(folders[0]), labels, strict=True) if label != name]
+    answers = [(each, label) for each, label in inside if each is not None]
+    assert rejection["coverage"] == pytest.approx(len(answers) / len(inside)) and rejection["asked"] is None
+    assert rejection["accuracy"] == pytest.approx(np.mean([each == label for each, label in answers]) if answers else 0)
+    assert found["rows"] == 40 and found["scores"]["accuracy"]["value"] <= 1
+    printed = " ".join(succeed("evaluate", folders[0], data).split())
+    assert f"the model answers {rejection['coverage']:.1%} of the rows" in printed
+    without = Predictor.load(folders[0])
+    without.rejection = None
+    assert "rejection" not in json.loads(succeed("evaluate", without.save(tmp_path / "all"), data, "--json"))
+
+
+def test_classifier_marks_rejected_texts_and_predicts_a_class_for_each(folders, tmp_path):
+    rejected = np.array([rejected for _, rejected in expected_of(folders[0])])
+    model = HeadClassifier.load(folders[0])
+    best = model.classes_[model.predict_proba(TEXTS).argmax(1)]
+    assert (model.rejects(TEXTS) == rejected).all()
+    for label in (model.predictor_.labels[0], None):
+        model.predictor_.rejection = Rejection(model.predictor_.rejection.threshold, label)
+        rejected, predicted = model.rejects(TEXTS), model.predict(TEXTS)
+        assert (predicted[~rejected] == best[~rejected]).all() and rejected.any() and not rejected.all()
+        assert (predicted[rejected] == (best[rejected] if label is None else label)).all()
+    model.predictor_.rejection = None
+    assert not model.rejects(TEXTS).any() and (model.predict(TEXTS) == best).all()

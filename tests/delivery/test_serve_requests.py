@@ -23,7 +23,7 @@ pytest.importorskip("fastapi")
 pytestmark = pytest.mark.xdist_group("serve")
 
 
-@pytest.mark.parametrize("problem_type", [*PROBLEM_TYPES, "solved"])
+@pytest.mark.parametrize("problem_type", [*PROBLEM_TYPES, "solved", "windows"])
 def test_service_predicts_as_the_model_does(exports, start_service, problem_type):
     from headhunt.delivery.onnx.runtime import Model
 

@@ -15,15 +15,15 @@ from headhunt.engine import selection
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
-from headhunt.engine.selection import FinalistScores, choose_winner, evaluate_finalists
+from headhunt.engine.selection import EnsembleChoice, FinalistScores, choose_winner, evaluate_finalists
 from headhunt.engine.test_scores import score_test_rows
-from headhunt.engine.verdict import conclude
+from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
 from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
-from headhunt.run.results import TestResult
+from headhunt.run.results import TestResult, Verdict
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo, save_task
 from headhunt.spec import Head, Recipe, Space, Spec, solved
@@ -223,6 +223,37 @@ def test_delivered_model_follows_from_validation_scores_or_the_setting(
     assert (final.directory.model / "trial").read_text() == str(trial.number)
 
 
+@pytest.mark.parametrize(
+    ("score", "plain_score", "delivered"), [(0.9, 0.6, "ensemble"), (0.9, 0.95, "plain"), (None, 0.6, "winner")]
+)
+def test_ensemble_is_delivered_if_it_is_better_than_both(finalists, score, plain_score, delivered):
+    final = replace(finalists(FakeWorkers({}), TimeBudget(None)), deliver="ensemble")
+    plain, winner, _ = final.state.trials
+    models = {trial.number: [final.directory.final_model(trial.number, 0)] for trial in (plain, winner)}
+    folders = {"plain": models[plain.number][0], "winner": models[winner.number][0]}
+    folders["ensemble"] = final.directory.ensemble
+    for name, folder in folders.items():
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(name)
+    scores = FinalistScores({winner.number: [0.8], plain.number: [plain_score]})
+    ensemble = None if score is None else EnsembleChoice([winner], score)
+    assert _deliver(final, Contest(winner, plain, models), None, scores, ensemble) == (delivered, folders[delivered])
+    assert (final.directory.model / "name").read_text() == delivered
+
+
+def test_verdict_says_whether_and_why_the_ensemble_is_delivered():
+    verdict = Verdict("ensemble", "no gain", "No reliable gain.")
+    tested = TestResult(50, {"ensemble": {"accuracy": Score(0.85, 0.8, 0.9)}})
+    words = add_ensemble(verdict, "accuracy", tested, (0.8, 0.9), 3, None).sentence
+    assert words == (
+        "No reliable gain. The ensemble of three candidates is delivered: it has 90.0 % on validation rows, where the "
+        "best candidate has 80.0 %; it reaches 85.0 % on the test rows."
+    )
+    kept = replace(verdict, delivered="winner")
+    assert add_ensemble(kept, "accuracy", tested, (0.8, 0.9), 3, "it has 9 MB").sentence.endswith("it has 9 MB.")
+    assert "none is better" in add_ensemble(kept, "accuracy", None, (0.8, None), 0, None).sentence
+
+
 def test_average_of_training_runs_is_delivered_and_tested(finalists):
     final = finalists(FakeWorkers({}), TimeBudget(None))
     _, winner, _ = final.state.trials
@@ -237,7 +268,7 @@ def test_average_of_training_runs_is_delivered_and_tested(finalists):
     targets = final.test.targets
     right, wrong = (np.eye(2)[labels][None] for labels in (targets, 1 - targets))
     outputs = {average.name: right, folders[0].name: wrong, folders[1].name: wrong}
-    result = score_test_rows(final, contest, outputs, outputs, average)
+    result = score_test_rows(final, contest, EnsembleChoice([], None), outputs, outputs, average)
     assert result.scores["winner"]["accuracy"].value == 1.0
 
 

@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import sentences
+from multitask import make_tasks
 
 from headhunt.data import Task
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
     check_choices,
+    check_deliver,
     check_new_directory,
     check_target,
     load_task,
@@ -69,6 +71,16 @@ def test_check_choices_refuses_unknown_names(choices, message):
     with pytest.raises(HeadhuntError, match=message):
         check_choices(*choices)
     check_choices("bohb", "auto", 0)
+
+
+def test_check_deliver_refuses_unknown_rules_and_an_ensemble_of_several_tasks():
+    task = Task.load(sentences(24))
+    for rule in ("best", "plain-unless-proven", "ensemble"):
+        check_deliver(rule, task)
+    with pytest.raises(HeadhuntError, match="must be best or plain-unless-proven or ensemble; found 'all'"):
+        check_deliver("all", task)
+    with pytest.raises(HeadhuntError, match="deliver=ensemble needs one task"):
+        check_deliver("ensemble", make_tasks(24))
 
 
 def test_load_task_refuses_options_of_a_loaded_task():

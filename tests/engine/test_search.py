@@ -7,8 +7,10 @@ import signal
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from searches import QUICK, make_task, run_search
+from transformers import AutoModelForSequenceClassification
 
 import headhunt
 from headhunt import Search
@@ -63,6 +65,28 @@ def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
     correct = ensemble.outputs(test.texts()).argmax(1) == test.targets
     assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)
     assert not list((tmp_path / "run").glob(".ensemble*"))
+
+
+def test_ensemble_is_delivered_if_asked_for_and_better(tmp_path, encoders, monkeypatch):
+    """The folder of the run's model is the ensemble; verdict, card, report and test scores say so."""
+    better = "headhunt.engine.selection.EnsembleChoice.better_than"
+    monkeypatch.setattr(better, lambda self, score: self.score is not None)
+    search = run_search(tmp_path, encoders(), trials=8, deliver="ensemble", reject=0.8)
+    result = search.result
+    assert result.verdict.delivered == result.model_from == result.ensemble == "ensemble"
+    assert "is delivered: it has" in result.verdict.sentence and "on the test rows" in result.verdict.sentence
+    model, test = search.load(), open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
+    assert len(model.model.members) == 3 * len(result.ensemble_members)
+    answered = np.mean([not each.rejected for each in model.predict(test.texts())])
+    assert result.test.rejection.coverage == pytest.approx(answered, abs=0.08)
+    assert model.rejection.threshold == pytest.approx(result.test.rejection.threshold)
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "This model is the ensemble of the best candidates" in card and "are answered" in card
+    winner = (tmp_path / "run" / "models" / result.winner_model / "README.md").read_text()
+    assert "This model is the winner of that search." in winner
+    exported = AutoModelForSequenceClassification.from_pretrained(search.model_dir, trust_remote_code=True)
+    assert exported.config.num_labels == 2
+    assert "This is the ensemble." in write_report(tmp_path / "run").read_text()
 
 
 def test_ensemble_above_a_limit_is_not_saved(tmp_path, encoders, monkeypatch):

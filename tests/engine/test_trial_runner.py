@@ -88,6 +88,22 @@ def test_third_of_the_budget_is_one_complete_training_run(runner, encoders, tmp_
     assert ninth.examples == pytest.approx(third.examples / 3, rel=0.2)
 
 
+@pytest.mark.parametrize("recipe", [{"stopping": "plateau"}, {"stopping": "best", "unfreeze": "gradual"}])
+def test_best_epoch_is_chosen_on_training_rows_rung_by_rung(encoders, tmp_path, recipe):
+    """The rows held out are part of the fold's training rows; a promoted trial ends as one that was never cut off."""
+    save_task(Task.load(sentences(90)), tmp_path / "task")
+    runner = make_runner(tmp_path)
+    spec = candidate(encoders(), freeze="embeddings", **recipe)
+    asked = request(spec, tmp_path / "straight")
+    training = runner.open(spec, runner.folds[0][0], asked).training
+    assert len(training.tokens) + len(training.held_out.tokens) == len(runner.folds[0][0])
+    straight = runner.run(asked)
+    runner.run(request(spec, tmp_path, 1 / 9, 0))
+    runner.run(request(spec, tmp_path, 1 / 3, 1, resume_from=tmp_path / "c-0"))
+    assert runner.run(request(spec, tmp_path, 1.0, 2, resume_from=tmp_path / "c-1")).score == straight.score
+    assert np.array_equal(outputs(tmp_path / "straight", 2)[1], outputs(tmp_path, 2)[1])
+
+
 def test_promotion_rung_by_rung_equals_training_in_one_go(runner, encoders, tmp_path):
     spec = candidate(encoders(), freeze=1)
     straight = runner.run(request(spec, tmp_path / "straight"))

@@ -18,6 +18,7 @@ from headhunt.evaluation import (
     reliability_bins,
     score_rejection,
 )
+from headhunt.evaluation.decisions import fit_rejection
 
 CLASSES, LABELS = "single_label_classification", "multi_label_classification"
 NAMES = ("a", "b", "oos")
@@ -53,6 +54,17 @@ def test_rejection_of_a_class_counts_only_the_rows_of_other_classes():
     scores = score_rejection(rejection, outputs, targets, NAMES, 0.8)
     assert scores.outside_rows == (targets == 2).sum() and scores.outside_rejected > 0.5
     assert score_rejection(rejection, outputs, np.full(3000, 2), NAMES, 0.8) is None
+
+
+def test_coverage_does_not_depend_on_the_number_of_rows_outside():
+    outputs, targets = draw(3000, 4, outside=0.1)
+    few = (targets != 2) | (np.arange(3000) % 10 == 0)
+    rule = RejectionRule(0.8, "oos")
+    rejection = fit_rejection(outputs, targets, NAMES, rule)
+    assert rejection == fit_rejection(outputs[few], targets[few], NAMES, rule)
+    found = [score_rejection(rejection, outputs[rows], targets[rows], NAMES) for rows in (few, slice(None))]
+    assert found[0].coverage == found[1].coverage == pytest.approx(0.8, abs=1e-3) and found[0].asked is None
+    assert found[0].outside_rows < found[1].outside_rows
 
 
 def test_rejection_by_the_class_alone_if_it_takes_too_many():

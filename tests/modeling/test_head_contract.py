@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 import torch
 from conftest import sentences
-from heads import CASES, LABELS, make
+from heads import CASES, LABELS, build_case, make
 
 from headhunt.modeling import heads as modules
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.modeling.build import build, embeddings_of, layers_of, load_tokenizer
+from headhunt.modeling.build import embeddings_of, layers_of, load_tokenizer
 from headhunt.spec import Recipe
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective
-from headhunt.training.tokens import SpecialTokens, tokenise
+from headhunt.training.tokens import tokenise
 
 EVERY = pytest.mark.parametrize("case", CASES)
 
 
 def trained(encoder: str, case: str, recipe: Recipe, steps: int) -> Training:
-    head, pair = CASES[case]
+    _, pair = CASES[case]
     tokenizer = load_tokenizer(encoder)
     texts, labels = sentences(16)
-    separators = SpecialTokens.of(tokenizer, pair=True).between
-    model = build(encoder, head, problem_type="single_label_classification", labels=LABELS, separators=separators)
+    model = build_case(encoder, case, tokenizer)
     targets = np.array([LABELS.index(label) for label in labels])
     tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
     training = Training(model, tokens, targets, Objective("single_label_classification"), recipe, precision="fp32")

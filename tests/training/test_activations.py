@@ -68,6 +68,7 @@ CASES = {
     "convolutions": (Head(pooling="mean", convolutions=Convolutions(channels=8)), Recipe(freeze=1), 1),
     "blocks": (Head(pooling="mean", blocks=Blocks(heads=2)), Recipe(freeze=1), 1),
     "smart": (Head(pooling="mean"), Recipe(freeze=1, smart=Smart(weight=1.0)), 1),
+    "unfrozen gradually": (Head(pooling="mean"), Recipe(freeze="embeddings", unfreeze="gradual"), 0),
     "lora": (Head(pooling="mean"), Recipe(freeze=1, lora=Lora(rank=2)), 1),
 }
 PAIR_CASES = {

@@ -85,8 +85,8 @@ def evaluate(
         label=label,
     )
     with counting_bar("predicting", len(rows)) as advance:
-        evaluation = api.score(predictor, rows, advance)
-    print_evaluation(evaluation, list(predictor.labels), json_)
+        evaluation, rejection = api.score_answers(predictor, rows, advance)
+    print_evaluation(evaluation, list(predictor.labels), json_, rejection)
 
 
 Texts = Annotated[

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headhunt.data import Task
     from headhunt.delivery.corpus import Summary
     from headhunt.engine.search import Search
-    from headhunt.evaluation import Evaluation
+    from headhunt.evaluation import Evaluation, RejectionScores
     from headhunt.report.terminal import SearchView
     from headhunt.run.results import AblationResult
     from headhunt.spec import Space
@@ -72,10 +72,19 @@ def format_score(value: float, low: float, high: float) -> str:
     return f"{value:.4f} (95 % interval {low:.4f} to {high:.4f})"
 
 
-def print_evaluation(evaluation: Evaluation, labels: list[str], as_json: bool) -> None:
-    """Print scores, the table per class and, if it is small enough, the confusion matrix."""
+def print_evaluation(
+    evaluation: Evaluation, labels: list[str], as_json: bool, rejection: RejectionScores | None = None
+) -> None:
+    """Print scores, the table per class and, if it is small enough, the confusion matrix.
+
+    Args:
+        evaluation: The scores, as if the model answered every text.
+        labels: Class names.
+        as_json: Print one line of JSON.
+        rejection: Scores of the answers of a model that rejects texts.
+    """
     if as_json:
-        print_json(evaluation.to_dict())
+        print_json(evaluation.to_dict() | ({"rejection": asdict(rejection)} if rejection else {}))
         return
     from rich.table import Table
 
@@ -94,6 +103,21 @@ def print_evaluation(evaluation: Evaluation, labels: list[str], as_json: bool) -
         for label, counts in zip(labels, evaluation.confusion, strict=True):
             table.add_row(label, *(str(count) for count in counts))
         console.print(table)
+    if rejection:
+        console.print("All of these count every text as answered.")
+        console.print(_rejection_words(rejection, "rows"))
+
+
+def _rejection_words(rejection: RejectionScores, rows: str) -> str:
+    """Return coverage and accuracy of a model that rejects texts, in one sentence or two."""
+    inside = rows if rejection.label is None else f"{rows} of other classes than {rejection.label}"
+    words = (
+        f"the model answers {rejection.coverage:.1%} of the {inside}; {rejection.accuracy:.1%} of these answers "
+        f"are correct, against {rejection.accuracy_of_all:.1%} if it answered all"
+    )
+    if rejection.outside_rejected is None:
+        return words
+    return f"{words}; it rejects {rejection.outside_rejected:.1%} of the {rejection.outside_rows:,} {rejection.label}"
 
 
 def print_corpus(summary: Summary, out: str, as_json: bool) -> None:
@@ -193,22 +217,19 @@ def print_result(search: Search, console: Console) -> None:
         )
         console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
     if result.test and (rejection := result.test.rejection):
-        console.print(
-            f"the model answers {rejection.coverage:.1%} of the test rows; {rejection.accuracy:.1%} of these answers "
-            f"are correct, against {rejection.accuracy_of_all:.1%} if it answered all"
-        )
+        console.print(_rejection_words(rejection, "test rows"))
     for task in result.test.tasks if result.test else ():
         known = {MODEL_NAMES[name].removeprefix("the "): scores[task.metric] for name, scores in task.scores.items()}
         values = ", ".join(f"{name} {score.value:.4f}" for name, score in known.items())
         console.print(f"task {task.name}, {task.metric} on {task.rows:,} test rows: {values}", soft_wrap=True)
     if result.test_evaluations > 1:
         console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
-    if delivered == "plain" and result.winner_model:
-        winner = search.directory.models / result.winner_model
-        console.print(f"{search.directory.model} is the plain head; the winner is in {winner}", soft_wrap=True)
+    if delivered in ("plain", "ensemble") and result.winner_model:
+        winner, name = search.directory.models / result.winner_model, MODEL_NAMES[delivered]
+        console.print(f"{search.directory.model} is {name}; the winner is in {winner}", soft_wrap=True)
     if result.self_training and (note := result.self_training.note):
         console.print(f"no student was delivered: {note}")
-    if result.ensemble:
+    if result.ensemble and delivered != "ensemble":
         console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
     elif result.ensemble_note:
         console.print(f"the ensemble is not saved: {result.ensemble_note}")

@@ -48,6 +48,8 @@ NAMES = {
     "solver": "solver",
     "head_init": "first weights",
     "standardize": "standardised features",
+    "stopping": "choice of the epoch",
+    "unfreeze": "gradual unfreezing",
     "swap_pairs": "swapped pairs",
     "task_layers": "layers of each task",
     "task_sampling": "choice of tasks",

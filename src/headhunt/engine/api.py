@@ -13,7 +13,14 @@ from headhunt.data import Split, Task, load_texts
 from headhunt.engine.assembly import prepare, versions
 from headhunt.engine.options import check_new_directory, choose_metric, load_task, parse_duration
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import Evaluation, apply_thresholds, evaluate, evaluate_tasks
+from headhunt.evaluation import (
+    Evaluation,
+    RejectionScores,
+    apply_thresholds,
+    evaluate,
+    evaluate_tasks,
+    score_rejection,
+)
 from headhunt.modeling.build import check_length, load_config
 from headhunt.predictor import Predictor
 from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
@@ -164,11 +171,30 @@ def pretrain(
     )
 
 
-def score(predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None) -> Evaluation:
-    """Score a model on labelled rows."""
+def score(predictor: Predictor, rows: Split) -> Evaluation:
+    """Score a model on labelled rows, as if it answered every text."""
+    return score_answers(predictor, rows)[0]
+
+
+def score_answers(
+    predictor: Predictor, rows: Split, progress: Callable[[int], None] | None = None
+) -> tuple[Evaluation, RejectionScores | None]:
+    """Score a model on labelled rows and, if it rejects texts, also the answers that it gives.
+
+    Args:
+        predictor: The model.
+        rows: Labelled rows.
+        progress: Function called with the number of texts just predicted.
+
+    Returns:
+        Scores as if it answered every text; coverage and accuracy of its answers, None if it rejects nothing.
+    """
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
     decisions = apply_thresholds(outputs, predictor.thresholds)
-    return evaluate(predictor.problem_type, decisions, rows.targets, predictor.labels)
+    evaluation = evaluate(predictor.problem_type, decisions, rows.targets, predictor.labels)
+    if predictor.rejection is None:
+        return evaluation, None
+    return evaluation, score_rejection(predictor.rejection, outputs, rows.targets, predictor.labels)
 
 
 def load(

@@ -418,7 +418,7 @@ class SearchDriver:
         for folder, saved in ((self.directory.model, result.model), (self.directory.ensemble, result.ensemble)):
             if saved is not None:
                 model_card.write(folder, task=self.task, result=result, command=command)
-        if result.verdict.delivered == "plain" and result.winner_model:
+        if result.verdict.delivered in ("plain", "ensemble") and result.winner_model:
             winner = replace(result, verdict=replace(result.verdict, delivered="winner"))
             folder = self.directory.models / result.winner_model
             model_card.write(folder, task=self.task, result=winner, command=command)

@@ -22,7 +22,7 @@ from headhunt.engine.selection import (
     evaluate_finalists,
 )
 from headhunt.engine.test_scores import decisions_on_test_rows, folds_name, paired_runs, score_test_rows
-from headhunt.engine.verdict import conclude
+from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.evaluation import (
     Comparison,
     Decisions,
@@ -59,6 +59,8 @@ from headhunt.study.requests import (
     SaveAllFolds,
 )
 
+UNTESTED = "there was no time to test it. To test it, run: headhunt verdict RUN"
+
 
 def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int | None = None) -> SearchResult:
     """Choose the winner, test it, deliver a model and write the result, as far as the time goes.
@@ -73,31 +75,36 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     final.show_stage("comparing the finalists")
     scores = evaluate_finalists(final, plain)
     grows = final.plan is not None and final.plan.grows
-    winner = next(iter(final.tuned()), None) if grows else None
-    winner = winner or choose_winner(final, scores)
+    winner = (next(iter(final.tuned()), None) if grows else None) or choose_winner(final, scores)
     choice = choose_ensemble(final)
     final.show_stage("training the winner and the plain head on all rows")
     pair = [trial for trial in (winner, plain) if trial is not None]
     tested = "test" in final.task.rows
     by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested and not final.by_rows else {}
-    models = fit_all_rows(final, pair, training_runs, list(by_fold.values()))
+    first = final.deliver == ENSEMBLE  # save it before the test, because it is delivered if it is better
+    saving = _saving_seconds(final, choice) if first else 0.0
+    models = fit_all_rows(final, pair, training_runs, list(by_fold.values()), saving)
     contest = Contest(winner, plain, models, average_models(final, models))
     if grows:
         contest, scores = score_last_training(final, contest)
         winner = contest.winner
+    single = scores.mean(winner)
+    ensemble, note = _save_ensemble(final, choice, single, pair) if first else (None, None)
     final.show_stage("predicting the test rows")
-    outputs = _predict_test_rows(final, contest, choice, by_fold) if tested else {}
+    outputs = _predict_test_rows(final, contest, choice, by_fold, ensemble is not None) if tested else {}
     predictions = decisions_on_test_rows(final, contest, choice, outputs)
-    if tested:
-        contest = contest.without_untested(predictions)
+    contest = contest.without_untested(predictions) if tested else contest
     comparison = _compare(final, contest, predictions)
-    delivered, source = _deliver(final, contest, comparison, scores)
-    costs = _measure_costs(
-        final, [trial.number for trial in pair if trial.number in scores.by_trial] + list(scores.by_trial)
-    )
-    test = score_test_rows(final, contest, predictions, outputs, source)
-    better = choice.better_than(scores.mean(winner))
-    ensemble, note = _save_ensemble(final, choice) if better else (None, None)
+    usable = ensemble is not None and (ENSEMBLE in predictions or not tested)
+    delivered, source = _deliver(final, contest, comparison, scores, choice if usable else None)
+    costs = _measure_costs(final, pair, scores)
+    test = score_test_rows(final, contest, choice, predictions, outputs, source)
+    if not first:
+        ensemble, note = _save_ensemble(final, choice, single)
+    verdict = conclude(final.metric, test, comparison, delivered, has_winner=winner is not None)
+    if first:
+        note = note or (UNTESTED if ensemble is not None and not usable else None)
+        verdict = add_ensemble(verdict, final.metric, test, (single, choice.score), len(choice.members), note)
     result = SearchResult(
         reason=reason,
         metric=final.metric,
@@ -106,9 +113,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         seconds=round(final.state.elapsed, 1),
         examples=sum(result.examples for trial in final.state.trials for result in trial.results.values()),
         evaluated_on=final.task.evaluated_on,
-        verdict=_with_reference(
-            final, conclude(final.metric, test, comparison, delivered, has_winner=winner is not None)
-        ),
+        verdict=_with_reference(final, verdict),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
         winner_model=next((path.name for path in contest.candidates_of(winner)), None),
@@ -158,9 +163,11 @@ def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job
 
 
 def _predict_test_rows(
-    final: FinalEvaluation, contest: Contest, choice: EnsembleChoice, by_fold: Mapping[str, Job]
+    final: FinalEvaluation, contest: Contest, choice: EnsembleChoice, by_fold: Mapping[str, Job], saved: bool
 ) -> dict[str, np.ndarray]:
     """Return predictions of the test rows by name (models, rows, outputs); those there was no time for are left out.
+
+    The ensemble's are the mean of those of its folds; without them, those of the ensemble if it is `saved` already.
 
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
@@ -176,11 +183,16 @@ def _predict_test_rows(
         path = final.directory.test_predictions(best.name)
         trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
         jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
+    members = [folds_name(trial) for trial in choice.members]
+    if saved and not all(name in jobs for name in members):
+        path = final.directory.test_predictions(ENSEMBLE)
+        path.unlink(missing_ok=True)  # of another ensemble, if the search was resumed
+        model = final.directory.ensemble
+        jobs[ENSEMBLE] = (final.request(PredictTestRows, choice.members[0], model=model, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
     outputs = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
     if outputs:
         final.study.ledger.append(FinalTestRun(sorted(outputs)))
-    members = [folds_name(trial) for trial in choice.members]
     if members and all(name in outputs for name in members):
         outputs[ENSEMBLE] = np.mean([outputs[name].mean(0) for name in members], axis=0)[None]
     return outputs
@@ -198,18 +210,33 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
 
 
 def _deliver(
-    final: FinalEvaluation, contest: Contest, comparison: Comparison | None, scores: FinalistScores
+    final: FinalEvaluation,
+    contest: Contest,
+    comparison: Comparison | None,
+    scores: FinalistScores,
+    ensemble: EnsembleChoice | None = None,
 ) -> tuple[Delivered, Path | None]:
-    """Put the model in place: the one with the best score on validation rows, or as the settings say."""
+    """Put the model in place: the one with the best score on validation rows, or as the settings say.
+
+    Args:
+        final: The search.
+        contest: The winner and the plain head.
+        comparison: Both on the test rows.
+        scores: Both on validation rows.
+        ensemble: The ensemble, if it is saved, tested and to be delivered where it is better than both.
+    """
     order: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
     winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
+    if ensemble is not None and (plain is None or ensemble.better_than(plain)):
+        copy_directory(final.directory.ensemble, final.directory.model)
+        return ENSEMBLE, final.directory.ensemble
     if final.deliver == "plain-unless-proven":
         if comparison is None or not comparison.significant:
             order.reverse()
     elif winner is not None and plain is not None and plain > winner:
         order.reverse()
     best = best_model(final)
-    if not contest.models_of(order[0][1]) and best is not None and final.deliver == "best":
+    if not contest.models_of(order[0][1]) and best is not None and final.deliver != "plain-unless-proven":
         order = []  # there was no time for the last training: the best model on disk has better evidence than the other
     for name, trial in order:
         if models := contest.candidates_of(trial):
@@ -239,10 +266,11 @@ def finish_saved(final: FinalEvaluation, decisions: Decisions) -> None:
         predictor.save(partial, card=False)
 
 
-def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, ModelCost]:
-    """Measure the cost of using each trial's model, one after the other while nothing else runs."""
+def _measure_costs(final: FinalEvaluation, pair: Sequence[Trial], scores: FinalistScores) -> dict[int, ModelCost]:
+    """Measure the cost of using each finalist's model, one after the other while nothing else runs; the pair first."""
     costs: dict[int, ModelCost] = {}
-    for number in dict.fromkeys(trials):
+    first = [trial.number for trial in pair if trial.number in scores.by_trial]
+    for number in dict.fromkeys([*first, *scores.by_trial]):
         if final.budget.left() < 12.0:
             break
         final.show_stage("measuring the cost of the finalists")
@@ -253,11 +281,23 @@ def _measure_costs(final: FinalEvaluation, trials: Sequence[int]) -> dict[int, M
     return costs
 
 
-def _save_ensemble(final: FinalEvaluation, choice: EnsembleChoice) -> tuple[str | None, str | None]:
-    """Save the ensemble of the models of every fold of each member; return its name, or why there is none."""
+def _save_ensemble(
+    final: FinalEvaluation, choice: EnsembleChoice, single: float | None, untested: Sequence[Trial] = ()
+) -> tuple[str | None, str | None]:
+    """Save the ensemble of the models of every fold of each member; return its name, or why there is none.
+
+    Args:
+        final: The search.
+        choice: The ensemble.
+        single: Score of the winner; an ensemble that is not better is not saved.
+        untested: Trials whose models predict the test rows afterwards, as the ensemble then does.
+    """
+    if not choice.better_than(single):
+        return None, None
     members = choice.members
+    reserve = sum(map(final.prediction_seconds, [*untested, *members])) if untested else 0.0
     too_late = "there was no time to save it. To save it, run: headhunt verdict RUN"
-    if final.budget.left() < 8.0 + 2.0 * final.folds * len(members) / final.workers:
+    if final.budget.left() < reserve + _saving_seconds(final, choice):
         return None, too_late
     if not final.has_space_for(2 * final.folds * len(members)):  # the members, then the ensemble
         return None, "there was no space on the disk to save it"
@@ -275,18 +315,23 @@ def _save_ensemble(final: FinalEvaluation, choice: EnsembleChoice) -> tuple[str 
                 for trial in members
                 if (checkpoint := final.study.checkpoints.latest(trial.number)) is not None
             ]
-            done = final.run(requests, final.before_deadline(3.0))
+            done = final.run(requests, final.before_deadline(reserve + 3.0))
             if sum(outcome.outcome == "ok" for _, outcome in done) < len(members):
                 raise _IncompleteError(too_late)
             facts = {"trials": [trial.number for trial in members], "training_runs_of_each": final.folds}
             joining = final.request(JoinModels, members[0], folder=partial, facts=facts, decisions=choice.decisions)
-            outcomes = [outcome for _, outcome in final.run([joining], final.before_deadline(1.0))]
+            outcomes = [outcome for _, outcome in final.run([joining], final.before_deadline(reserve + 1.0))]
             if not outcomes or outcomes[0].outcome != "ok":
                 message = outcomes[0].extra.get("message") if outcomes else None
                 raise _IncompleteError(f"it {message}" if message else too_late)
     except _IncompleteError as error:
         return None, str(error)
     return final.directory.ensemble.name, None
+
+
+def _saving_seconds(final: FinalEvaluation, choice: EnsembleChoice) -> float:
+    """Estimate the seconds to save an ensemble."""
+    return 8.0 + 2.0 * final.folds * len(choice.members) / final.workers
 
 
 class _IncompleteError(Exception):

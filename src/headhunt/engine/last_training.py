@@ -50,7 +50,11 @@ class Contest:
 
 
 def fit_all_rows(
-    final: FinalEvaluation, trials: Sequence[Trial], training_runs: int | None, beside: Sequence[Job]
+    final: FinalEvaluation,
+    trials: Sequence[Trial],
+    training_runs: int | None,
+    beside: Sequence[Job],
+    saving: float = 0.0,
 ) -> dict[int, list[Path]]:
     """Train candidates on all rows: once if there is any time, then with more seeds. Return their models.
 
@@ -59,8 +63,9 @@ def fit_all_rows(
         trials: The winner and the plain head.
         training_runs: How often each; by default as often as the time allows.
         beside: Jobs for workers that have no model to train.
+        saving: Seconds to leave for saving an ensemble.
     """
-    predicting = 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
+    predicting = saving + 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
     for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
         untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
         untrained = [trial for trial in untrained if saved_solution(final, trial) is None]

@@ -43,10 +43,12 @@ def parse_duration(time: str | float | None) -> float | None:
     return parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
-def check_deliver(deliver: str) -> None:
-    """Raise `HeadhuntError` if a rule of delivery is unknown."""
+def check_deliver(deliver: str, task: Task) -> None:
+    """Raise `HeadhuntError` if a rule of delivery is unknown, or there is no ensemble for a task."""
     if deliver not in DELIVER:
         raise HeadhuntError(f"deliver= must be {' or '.join(DELIVER)}; found {deliver!r}.")
+    if deliver == "ensemble" and task.tasks:
+        raise HeadhuntError("deliver=ensemble needs one task; a model of several tasks has no ensemble. Leave it out.")
 
 
 def parse_quantity(value: str | float | None, units: Mapping[str, float], argument: str, example: str) -> float | None:

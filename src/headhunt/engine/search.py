@@ -193,8 +193,9 @@ def search(
             Probabilities are then calibrated too. By default all are answered.
         reject_label: Class of texts that fit no other class: they are rejected, and `reject` is 0.9 by default.
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
-        deliver: "best" delivers the model with the best score on validation rows; "plain-unless-proven" the plain head,
-            unless the test rows prove that the winner is better.
+        deliver: "best" delivers the model with the best score on validation rows; "ensemble" also where it is the mean
+            of several models, within the limits; "plain-unless-proven" the plain head, unless the test rows prove that
+            the winner is better.
         unlabelled: Texts without labels, as for `load_texts`: a file or a list. Texts of test rows are left out.
         pretrain: Whether to try the first encoder also after further pretraining on masked tokens of the training texts
             and the unlabelled ones; by default if there are unlabelled ones.
@@ -215,7 +216,7 @@ def search(
     check_target(target, metric)
     if calibrate and task.tasks:
         raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
-    check_deliver(deliver)
+    check_deliver(deliver, task)
     check_decisions(task, calibrate, reject, reject_label)
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
     encoders: tuple[str, ...] = ()

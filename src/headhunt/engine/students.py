@@ -47,7 +47,8 @@ def train_student(
     assert isinstance(own, Tokens)  # unlabelled texts belong to one task
     tokens = own.take(repeated).joined(tokenise_texts(spec, tokenizer, others.texts, others.texts_b))
     targets = np.concatenate([as_outputs(data.targets[repeated], outputs), outputs]).astype(np.float32)
-    once = replace(spec, recipe=replace(spec.recipe, epochs=1.0))
+    # One epoch over rows that are repeated: there is no best one, and a held-out row would also be trained on.
+    once = replace(spec, recipe=replace(spec.recipe, epochs=1.0, stopping=None))
     training, student = assemble(
         data.task,
         once,

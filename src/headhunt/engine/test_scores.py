@@ -13,6 +13,7 @@ from headhunt.engine.last_training import Contest
 from headhunt.engine.selection import EnsembleChoice
 from headhunt.engine.task_results import score_tasks
 from headhunt.evaluation import (
+    Decisions,
     Mistake,
     RejectionScores,
     apply_temperature,
@@ -57,6 +58,7 @@ def decisions_on_test_rows(
 def score_test_rows(
     final: FinalEvaluation,
     contest: Contest,
+    choice: EnsembleChoice,
     predictions: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
     source: Path | None,
@@ -66,6 +68,7 @@ def score_test_rows(
     Args:
         final: The search.
         contest: The winner and the plain head.
+        choice: The ensemble.
         predictions: Outputs of the models as they are scored.
         outputs: Outputs of the models.
         source: The saved model that is delivered.
@@ -77,7 +80,8 @@ def score_test_rows(
             names[role] = tested[0]
     if ENSEMBLE in predictions:
         names[ENSEMBLE] = ENSEMBLE
-    if WINNER not in names and source is not None and source.name in predictions:
+    ensemble = source == final.directory.ensemble
+    if WINNER not in names and source is not None and source.name in predictions and not ensemble:
         names[WINNER] = source.name
     if not names:
         return None
@@ -90,7 +94,8 @@ def score_test_rows(
     if task.problem_type == "single_label_classification":
         confusion = {role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)}
         delivered = outputs.get(source.name) if source is not None else None
-        rejection = _rejection(final, _trial_of(contest, source), delivered)
+        decisions = choice.decisions if ensemble else final.decisions(final.held_out(_trial_of(final, contest, source)))
+        rejection = _rejection(final, decisions, delivered)
         result = replace(result, confusion=confusion, rejection=rejection)
     if WINNER not in names:
         return result
@@ -131,16 +136,16 @@ def paired_runs(
     return winner, plain
 
 
-def _trial_of(contest: Contest, source: Path | None) -> Trial | None:
-    """Return the trial of a saved model; None if it is neither the winner's nor the plain head's."""
-    return next((trial for trial in contest.trials if source in contest.candidates_of(trial)), None)
-
-
-def _rejection(final: FinalEvaluation, trial: Trial | None, outputs: np.ndarray | None) -> RejectionScores | None:
-    """Return coverage and accuracy of the delivered model on the test rows; None if it answers all texts."""
+def _trial_of(final: FinalEvaluation, contest: Contest, source: Path | None) -> Trial | None:
+    """Return the trial of a saved model: the winner, the plain head, or that of the best model during the search."""
+    trial = next((trial for trial in contest.trials if source in contest.candidates_of(trial)), None)
     if trial is None and final.state.model:
-        trial = final.state.trials[final.state.model.trial]
-    decisions = final.decisions(final.held_out(trial))
+        return final.state.trials[final.state.model.trial]
+    return trial
+
+
+def _rejection(final: FinalEvaluation, decisions: Decisions, outputs: np.ndarray | None) -> RejectionScores | None:
+    """Return coverage and accuracy of the delivered model on the test rows; None if it answers all texts."""
     if decisions.rejection is None or outputs is None or final.reject is None:
         return None
     calibrated = apply_temperature(outputs[0], decisions.temperature, several=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, format_difference, format_score
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, Claim, Delivered, TestResult, Verdict
@@ -80,6 +82,41 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison, deli
         f"No reliable gain: the best candidate reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
         f"which includes zero.{reason}"
     )
+
+
+def add_ensemble(
+    verdict: Verdict,
+    metric: str,
+    test: TestResult | None,
+    scores: tuple[float | None, float | None],
+    members: int,
+    note: str | None,
+) -> Verdict:
+    """Add a sentence that says whether the ensemble is delivered, and why, where this was asked for.
+
+    Args:
+        verdict: The verdict on the winner and the plain head.
+        metric: The metric of the search.
+        test: Scores on the test rows, if any were predicted.
+        scores: Of the winner and of the ensemble on validation rows.
+        members: Candidates in the ensemble.
+        note: Why a better ensemble was not delivered.
+    """
+    single, mean = (None if score is None else format_score(metric, score) for score in scores)
+    if verdict.delivered == ENSEMBLE:
+        tested = test.scores.get(ENSEMBLE) if test else None
+        result = "" if tested is None else f"; it reaches {format_score(metric, tested[metric].value)} on the test rows"
+        folds = "the folds of one candidate" if members == 1 else f"{_count(members)} candidates"
+        added = (
+            f"The ensemble of {folds} is delivered: it has {mean} on validation rows, where the best candidate has "
+            f"{single}{result}."
+        )
+    elif note is not None:
+        end = "" if note.endswith("RUN") else "."  # a command is easier to copy
+        added = f"The ensemble is better on validation rows, but not delivered: {note}{end}"
+    else:
+        added = "No ensemble is delivered: none is better than a single model on validation rows."
+    return replace(verdict, sentence=f"{verdict.sentence} {added}")
 
 
 def _count(number: int) -> str:

@@ -65,8 +65,8 @@ class Rejection:
 class RejectionScores:
     """Coverage and accuracy of a model that rejects, on rows that took no part in fitting it."""
 
-    asked: float
-    """The coverage that was asked for."""
+    asked: float | None
+    """The coverage that was asked for; None if it is not known, as for a saved model."""
     threshold: float
     coverage: float
     """Share of the rows that are answered; rows of the class for texts that fit no other class do not count."""
@@ -146,7 +146,11 @@ def fit_rejection(outputs: np.ndarray, targets: np.ndarray, labels: Sequence[str
 
 
 def score_rejection(
-    rejection: Rejection, outputs: np.ndarray, targets: np.ndarray, labels: Sequence[str], asked: float
+    rejection: Rejection,
+    outputs: np.ndarray,
+    targets: np.ndarray,
+    labels: Sequence[str],
+    asked: float | None = None,
 ) -> RejectionScores | None:
     """Return coverage and accuracy on some rows; None if there are none that should be answered.
 
@@ -155,7 +159,7 @@ def score_rejection(
         outputs: Calibrated probabilities (rows, classes).
         targets: True class ids (rows,).
         labels: Class names.
-        asked: The coverage that was asked for.
+        asked: The coverage that was asked for, if known.
     """
     outside = np.zeros(len(outputs), bool)
     if rejection.label is not None:

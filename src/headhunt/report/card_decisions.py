@@ -7,12 +7,14 @@ from typing import Any
 
 from headhunt.evaluation import expected_calibration_error
 from headhunt.report.markdown import code
-from headhunt.run.results import ENSEMBLE, WINNER, TestResult
+from headhunt.run.results import WINNER, TestResult
 
 Facts = Mapping[str, Any]
 
 
-def card_items(problem_type: str, role: str, facts: Facts, test: TestResult | None) -> list[str]:
+def card_items(
+    problem_type: str, role: str, facts: Facts, test: TestResult | None, is_delivered: bool = True
+) -> list[str]:
     """Return what a model card says about probabilities, errors, thresholds and rejected texts.
 
     Args:
@@ -20,6 +22,7 @@ def card_items(problem_type: str, role: str, facts: Facts, test: TestResult | No
         role: `winner`, `plain` or `ensemble`.
         facts: The contents of `headhunt.json`, and `thresholds` and `rejection` of `config.json`.
         test: Scores of the search on test rows.
+        is_delivered: Whether this is the delivered model, which the scores of rejection are of.
     """
     if problem_type == "regression":
         return (
@@ -47,7 +50,7 @@ def card_items(problem_type: str, role: str, facts: Facts, test: TestResult | No
             f"Probabilities: not calibrated; predictions at 0.9 need not be right nine times in ten.{measured}"
         )
     if facts.get("rejection"):
-        items.append(_rejection_words(facts["rejection"], None if role == ENSEMBLE else test))
+        items.append(_rejection_words(facts["rejection"], test if is_delivered else None))
     return items
 
 

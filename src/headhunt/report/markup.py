@@ -9,6 +9,7 @@ from typing import Any
 from headhunt.report.charts import NARROW, WIDE
 
 Facts = Mapping[str, Any]
+DELIVERED = {"winner": "winner", "plain": "plain head", "ensemble": "ensemble", "best so far": "best model so far"}
 
 
 def both_widths(draw: Callable[[float], str]) -> str:

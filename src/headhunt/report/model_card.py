@@ -383,7 +383,8 @@ class _Card:
         if self.scores:
             items.append("Scores hold for texts like the test rows; on others they may be lower.")
         test = self.result.test if self.result else None
-        items += card_items(self.problem_type, self.role, self.facts, test)
+        delivered = self.verdict is None or (self.verdict.delivered == ENSEMBLE) == (self.role == ENSEMBLE)
+        items += card_items(self.problem_type, self.role, self.facts, test, delivered)
         return [bullet_list(items)]
 
     def reproduction(self) -> list[str]:

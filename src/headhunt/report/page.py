@@ -14,14 +14,12 @@ from pathlib import Path
 
 from headhunt import storage
 from headhunt.report.facts import collect_facts
-from headhunt.report.markup import Facts, description_list, statement
+from headhunt.report.markup import DELIVERED, Facts, description_list, statement
 from headhunt.report.sections import SECTIONS
 from headhunt.report.svg import number, read_asset, signed
 from headhunt.report.terminal import format_duration
 from headhunt.run.directory import RunDirectory
 from headhunt.run.schema import RunError
-
-DELIVERED = {"winner": "winner", "plain": "plain head", "best so far": "best model so far"}
 
 
 def write(folder: str | Path) -> Path:

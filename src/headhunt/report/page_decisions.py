@@ -45,8 +45,9 @@ def rejection(found: Facts) -> str:
     data = found.get("rejection")
     if not data:
         return ""
+    asked = "" if data["asked"] is None else f" to answer {percent(data['asked'])}"
     terms = {
-        "threshold": f"{number(data['threshold'])}, fitted on validation rows to answer {percent(data['asked'])}",
+        "threshold": f"{number(data['threshold'])}, fitted on validation rows{asked}",
         "answered": percent(data["coverage"], 1),
         "accuracy of the answers": percent(data["accuracy"], 1),
         "accuracy without rejecting": percent(data["accuracy_of_all"], 1),

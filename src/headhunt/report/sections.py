@@ -10,6 +10,7 @@ from headhunt.report import charts, page_decisions
 from headhunt.report.charts import NARROW
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.markup import (
+    DELIVERED,
     Facts,
     both_widths,
     css_class,
@@ -83,13 +84,12 @@ def _architecture(found: Facts) -> str:
     if not winner:
         return ""
     encoder = next(stage for stage in winner["stages"] if stage["stage"] == "encoder")
-    keys = [("accent", "trained")]
-    if encoder["embeddings_frozen"]:
-        keys.append(("hatch", "frozen"))
-    keys.append(("point", "read by the head"))
+    frozen = [("hatch", "frozen")] if encoder["embeddings_frozen"] else []
+    keys = [("accent", "trained"), *frozen, ("point", "read by the head")]
     notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
-    if found.get("verdict", {}).get("delivered") == "plain" and winner["trial"]:
-        notes = f" It was not delivered: the plain head was.{notes}"
+    delivered = found.get("verdict", {}).get("delivered", "")
+    if delivered in ("plain", "ensemble") and winner["trial"]:
+        notes = f" It was not delivered: the {DELIVERED[delivered]} was.{notes}"
     spec = json.dumps(winner["spec"], indent=2, ensure_ascii=False)
     return (
         f"<p>Candidate #{winner['trial']}: {escape(winner['description'])}.{notes}</p>"
@@ -392,8 +392,8 @@ def _rungs(rungs: Sequence[Facts]) -> str:
 def _load(found: Facts) -> str:
     if "load" not in found:
         return ""
-    delivered = {"winner": "This is the winner. ", "plain": "This is the plain head. "}
-    text = delivered.get(found.get("verdict", {}).get("delivered", ""), "")
+    name = DELIVERED.get(found.get("verdict", {}).get("delivered", ""))
+    text = f"This is the {name}. " if name else ""
     return (
         f"<pre><code>{escape(chr(10).join(found['load']['lines']))}</code></pre>"
         f"<p>{text}The folder also loads with transformers alone, without Headhunt.</p>"

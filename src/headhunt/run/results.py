@@ -10,10 +10,11 @@ from headhunt.evaluation import ErrorBound, Mistake, RejectionScores, Reliabilit
 from headhunt.run.schema import is_bare_name
 from headhunt.spec import Spec
 
-Delivered = Literal["winner", "plain", "best so far"]
+Delivered = Literal["winner", "plain", "ensemble", "best so far"]
 Claim = Literal["gain", "no gain", "untested"]
 # The models that are tested: the contestants, the ensemble, and two references that need no training of an encoder.
-WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF = "winner", "plain", "ensemble", "solved", "tfidf"
+WINNER, PLAIN, SOLVED, TFIDF = "winner", "plain", "solved", "tfidf"
+ENSEMBLE: Literal["ensemble"] = "ensemble"
 STUDENT = "student"  # of the winner, if it was delivered
 MODELS = (WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF, STUDENT)
 

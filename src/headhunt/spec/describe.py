@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
-from headhunt.spec.spec import FREEZES, TASK_SAMPLINGS, Spec
+from headhunt.spec.spec import FREEZES, STOPPINGS, TASK_SAMPLINGS, UNFREEZES, Spec
 
 
 def describe(spec: Spec) -> str:
@@ -41,6 +41,10 @@ def describe(spec: Spec) -> str:
         words.append("from the solved head")
     if recipe.standardize:
         words.append("standardised")
+    if recipe.stopping:
+        words.append("best epoch")
+    if recipe.unfreeze:
+        words.append("unfrozen gradually")
     return ", ".join(words)
 
 
@@ -162,6 +166,10 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         words["first weights"] = "solved by ridge regression"
     if recipe["standardize"]:
         words["features"] = "standardised over the training rows"
+    if recipe["stopping"]:
+        words["epoch"] = STOPPINGS[recipe["stopping"]]
+    if recipe["unfreeze"]:
+        words["unfreezing"] = UNFREEZES[recipe["unfreeze"]]
     if recipe["task_layers"]:
         words["layers of each task"] = str(recipe["task_layers"])
     if recipe["task_sampling"] != "proportional":

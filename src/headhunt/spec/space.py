@@ -17,7 +17,17 @@ from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
-from headhunt.spec.spec import FREEZES, HEAD_INITS, SCHEDULES, SOLVERS, TASK_SAMPLINGS, Spec, refuse_renamed
+from headhunt.spec.spec import (
+    FREEZES,
+    HEAD_INITS,
+    SCHEDULES,
+    SOLVERS,
+    STOPPINGS,
+    TASK_SAMPLINGS,
+    UNFREEZES,
+    Spec,
+    refuse_renamed,
+)
 from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
@@ -426,5 +436,7 @@ MEANINGS = {
     "freeze": FREEZES,
     "solver": SOLVERS,
     "head_init": HEAD_INITS,
+    "stopping": STOPPINGS,
+    "unfreeze": UNFREEZES,
     "task_sampling": TASK_SAMPLINGS,
 }

@@ -43,6 +43,11 @@ SOLVERS = {
 }
 MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
+STOPPINGS = {
+    "best": "the weights of the epoch with the best score on held-out training rows are kept",
+    "plateau": "the same, and training stops after two epochs without a better score",
+}
+UNFREEZES = {"gradual": "layers are trained from the top, one more at a time, in the first half of the training"}
 TASK_SAMPLINGS = {
     "proportional": "batches of one task, in proportion to its rows",
     "sqrt": "batches of one task, in proportion to the square root of its rows",
@@ -139,6 +144,11 @@ class Recipe:
     """Initial weights of the output layer; see HEAD_INITS. No effect with hidden layers."""
     standardize: bool = False
     """Scale the features that the head classifies by their mean and standard deviation over the training rows."""
+    stopping: str | None = None
+    """Choice of the epoch, on a tenth of the training rows that is held out; see STOPPINGS. No effect with fewer than
+    40 rows or with several tasks."""
+    unfreeze: str | None = None
+    """Gradual unfreezing; see UNFREEZES. The head is trained from the start; layers that `freeze` names never are."""
     task_layers: int | Literal["all"] = 0
     """Several tasks: number of layers nearest the output that every task has a copy of; the others are shared."""
     task_sampling: str = "proportional"
@@ -167,6 +177,10 @@ class Recipe:
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
         one_of(self.solver, SOLVERS, "solver")
         one_of(self.head_init, HEAD_INITS, "head_init")
+        if self.stopping is not None:
+            one_of(self.stopping, STOPPINGS, "stopping")
+        if self.unfreeze is not None:
+            one_of(self.unfreeze, UNFREEZES, "unfreeze")
         if isinstance(self.task_layers, str):
             one_of(self.task_layers, ("all",), "task_layers (or a number)")
         else:
@@ -238,7 +252,7 @@ class Spec:
         if recipe.freeze == 0:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
-            recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None, task_layers=0)
+            recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None, task_layers=0, unfreeze=None)
         if recipe.lora is not None and recipe.freeze == "none":
             recipe = replace(recipe, freeze="embeddings")  # LoRA does not train the embeddings
         if recipe.schedule == "slanted":
@@ -249,6 +263,8 @@ class Spec:
             recipe = replace(recipe, label_smoothing=0.0, class_weights=False)
         if problem_type not in (None, "multi_task"):
             recipe = replace(recipe, task_layers=0, task_sampling="proportional")
+        if problem_type == "multi_task":
+            recipe = replace(recipe, stopping=None)
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from headhunt.training.device import autocast, pick_device
 from headhunt.training.dropout import quick_dropout
 from headhunt.training.head_init import Standardizer, prepare_heads
 from headhunt.training.objectives import Objective, Perturbation, TaskObjectives, smart
-from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule
+from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule, unfreezing
+from headhunt.training.stopping import HeldOut, hold_out
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
@@ -88,6 +89,12 @@ class Training:
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device)
+        self.held_out: HeldOut | None = None
+        if recipe.stopping and isinstance(tokens, Tokens) and isinstance(objective, Objective):
+            rows, held = hold_out(targets, seed)
+            if len(held):
+                self.held_out = HeldOut(tokens.take(held), objective.targets(targets[held]), objective, recipe)
+                tokens, targets = tokens.take(rows), targets[rows]
         self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
         self.precision, self.gradient_accumulation_steps = precision, gradient_accumulation_steps
         self.targets = objective.targets(targets).to(self.device)
@@ -98,6 +105,7 @@ class Training:
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         heads = heads_of(model) if recipe.standardize else []
         self.standardizers = [Standardizer(head, model.device) for head in heads]
+        self.starts = unfreezing(self.optimiser.param_groups, recipe)
         self.factor = schedule(recipe)
         self.steps_per_epoch = tokens.steps_per_epoch(recipe.batch_size, recipe.task_sampling)
         self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
@@ -138,9 +146,7 @@ class Training:
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = self.perturbation() if self.recipe.smart else None
-        self.model.train()
-        for module in self.frozen:
-            module.eval()
+        self._set_modes()
         started, losses = time.perf_counter(), []
         try:
             with quick_dropout(self.model, self.device):
@@ -148,6 +154,7 @@ class Training:
                     losses.append(self._step(batches, perturbation))
                     self.step += 1
                     self.examples += sum(map(len, batches))
+                    self._choose_epoch()
                     if self.step in marks:
                         mean = torch.stack(losses).mean().item()
                         self.seconds += time.perf_counter() - started
@@ -159,6 +166,28 @@ class Training:
         finally:
             if perturbation is not None:
                 perturbation.remove()
+
+    def _set_modes(self) -> None:
+        """Set what is trained to training mode and frozen modules to evaluation mode."""
+        self.model.train()
+        for module in self.frozen:
+            module.eval()
+
+    def _choose_epoch(self) -> None:
+        """At the end of an epoch, score held-out rows; at the end of the training, keep the best weights so far.
+
+        A plateau ends the training: the position is then that of its end, so that nothing continues it.
+        """
+        held_out = self.held_out
+        if held_out is None:
+            return
+        if self.step == self.steps or self.step % self.steps_per_epoch == 0:
+            state = self._trained_by_name() | self._buffers()
+            if held_out.score(self.model, self.precision, state):
+                self.step = self.steps
+            self._set_modes()
+        if self.step == self.steps:
+            held_out.copy_best_to(self._trained_by_name() | self._buffers())
 
     def perturbation(self) -> Perturbation:
         """Return a new perturbation of the input of the lowest trained layer, for SMART."""
@@ -193,6 +222,9 @@ class Training:
     def _step(self, batches: list[np.ndarray], perturbation: Perturbation | None) -> Tensor:
         for group in self.optimiser.param_groups:
             group["lr"] = group["rate"] * self.factor(self.step / self.steps)
+        for group, start in zip(self.optimiser.param_groups, self.starts, strict=False):
+            for parameter in group["params"]:  # AdamW leaves a weight without a gradient as it is
+                parameter.requires_grad_(self.step >= self.steps_until(start))
         total = torch.zeros((), device=self.device)
         number = 0
         for rows in batches:
@@ -252,13 +284,16 @@ class Training:
             tensors[f"weight/{name}"] = parameter.detach().contiguous()
             for moment, value in self.optimiser.state.get(parameter, {}).items() if self.step < self.steps else ():
                 tensors[f"{moment}/{name}"] = torch.as_tensor(value).contiguous()
-        position = {
+        position: dict[str, Any] = {
             "schema": SCHEMA,
             "step": self.step,
             "examples": self.examples,
             "seconds": self.seconds,
             "identity": self._identity(),
         }
+        if self.held_out is not None and self.step < self.steps:
+            position["held_out"] = self.held_out.position
+            tensors |= {f"best/{name}": value for name, value in self.held_out.best.items()}
         with atomic_path(Path(folder) / CHECKPOINT) as path:
             save_file(tensors, path, metadata={"training": json.dumps(position)})
 
@@ -283,10 +318,15 @@ class Training:
                 if moments:
                     state = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in moments}
                     self.optimiser.state[parameter] = state
+        if self.held_out is not None and "held_out" in position:
+            names = self._trained_by_name() | self._buffers()
+            best = {name: tensors[f"best/{name}"] for name in names if f"best/{name}" in tensors}
+            self.held_out.restore(position["held_out"], best)
         self.step, self.examples, self.seconds = position["step"], position["examples"], position["seconds"]
 
     def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        trained = set(map(id, self.trained))  # a layer that is not unfrozen yet has no gradient, but will be trained
+        return {name: p for name, p in self.model.named_parameters() if id(p) in trained}
 
     def _buffers(self) -> dict[str, Tensor]:
         """Return the state of a head that is not learned by gradients."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -109,18 +109,19 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
     """
     layers = layers_of(model)
     depth_of: dict[int, int] = {}
-    for below, module in enumerate([*reversed(layers), None]):
+    for above, module in enumerate([*reversed(layers), None]):
         modules = [module] if module is not None else embeddings_of(model)
         for parameter in (parameter for module in modules for parameter in module.parameters()):
-            depth_of.setdefault(id(parameter), below)
+            depth_of.setdefault(id(parameter), above)
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if _is_head(model, name):
+        # A norm after the layers belongs to the top one.
+        below = None if _is_head(model, name) else depth_of.get(id(parameter), 0)
+        if below is None:
             where, rate = "head", recipe.learning_rate * recipe.head_lr_multiplier
         else:
-            below = depth_of.get(id(parameter), 0)  # a norm after the layers belongs to the top one
             where = "embeddings" if below == len(layers) else f"layer {len(layers) - 1 - below}"
             rate = recipe.learning_rate * recipe.layer_decay**below
         decays = parameter.ndim > 1
@@ -130,6 +131,7 @@ def parameter_groups(model: PreTrainedModel, recipe: Recipe) -> list[dict[str, A
                 "name": f"{where}{'' if decays else ', norms and biases'}",
                 "params": [],
                 "rate": rate,
+                "below": below,  # layers above it; None for the head
                 "weight_decay": recipe.weight_decay if decays else 0.0,
             },
         )
@@ -141,6 +143,19 @@ def optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
     """Return AdamW over `parameter_groups`, fused on devices where every supported torch version can."""
     groups = [{**group, "lr": group["rate"]} for group in parameter_groups(model, recipe)]
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=model.device.type in ("cpu", "cuda"))
+
+
+def unfreezing(groups: Sequence[dict[str, Any]], recipe: Recipe) -> list[float]:
+    """Return the progress (0 to 1) from which each parameter group is trained; nothing without gradual unfreezing.
+
+    The head is trained from the start. The first half of the training is divided into as many equal shares as there are
+    layers to train, with the embeddings as the lowest. After each share one more layer is trained, from the top.
+    """
+    depths = sorted({group["below"] for group in groups if group["below"] is not None})
+    if recipe.unfreeze is None:
+        return []
+    start = {below: 0.5 * (place + 1) / len(depths) for place, below in enumerate(depths)}
+    return [0.0 if group["below"] is None else start[group["below"]] for group in groups]
 
 
 def schedule(recipe: Recipe) -> Callable[[float], float]:
