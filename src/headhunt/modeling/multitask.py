@@ -241,7 +241,8 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
         all_layers = any(bool(head.several_layers) for head in heads)
         logits: list[Tensor] = []
         outputs: Any = None
-        with _computed_once(self._shared_modules() if len(tasks) > 1 else ()):
+        repeated = len(tasks) > 1 and self.config.task_layers > 0
+        with _computed_once(self._shared_modules() if repeated else ()):
             for number, head in zip(tasks, heads, strict=True):
                 if outputs is None or self.config.task_layers:
                     self.switch.task = number
