@@ -11,8 +11,11 @@ accuracies and Pearson's r. MiniLM was trained on Quora pairs, so this compares 
 
 All have the same learning rate and epochs. Cells in the `.jsonl` file beside the result are not repeated; each is one
 line of JSON. `--search 30m` adds one search of all tasks in that time, and three searches in a third of it each.
+`--speed` measures something else: the time on one thread in which three tasks of one text are predicted, all at once
+and one after the other.
 
     python benchmarks/multitask.py --data DIR --out benchmarks/results/multitask.json
+    python benchmarks/multitask.py --data DIR --speed --out benchmarks/results/multitask_speed.json
 """
 
 from __future__ import annotations
@@ -145,6 +148,65 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
     return {"cell": job["cell"], "seed": job["seed"], **result["delivered"], "plain": result["plain"]}
 
 
+def measure_speed(data: Path, encoder: str, texts: int, repeats: int) -> dict[str, Any]:
+    """Return milliseconds of one thread per text, for the model and its ONNX graphs, by the number of copied layers."""
+    import pandas
+    import torch
+
+    from headhunt.delivery.onnx.export import export
+    from headhunt.delivery.onnx.runtime import Model
+    from headhunt.modeling.build import build_tasks, load_tokenizer
+    from headhunt.predictor import Predictor
+    from headhunt.spec import plain
+    from headhunt.training.tokens import SpecialTokens
+
+    torch.set_num_threads(1)
+    rows = pandas.read_parquet(data / "cs224n_sst5" / "dev.parquet")["text"].astype(str).tolist()[:texts]
+    kinds = {"mood": ["bad", "fine", "good"], "topic": ["film", "food"], "length": []}
+    types = {name: "single_label_classification" if labels else "regression" for name, labels in kinds.items()}
+    tasks = [{"name": n, "problem_type": types[n], "labels": kinds[n], "pair": False} for n in kinds]
+    tokenizer, found = load_tokenizer(encoder), {}
+    separators = SpecialTokens.of(tokenizer, pair=True).between
+    for layers in (0, 2):
+        spec = plain(encoder, 500)
+        spec = replace(spec, recipe=replace(spec.recipe, task_layers=layers))
+        model = build_tasks(encoder, spec.head, tasks, task_layers=layers, separators=separators)
+        options: dict[str, Any] = {"problem_type": "multi_task", "labels": (), "pair": False, "precision": "fp32"}
+        predictor = Predictor(model, tokenizer, spec=spec, device=torch.device("cpu"), **options)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = predictor.save(Path(scratch) / "model")
+            graphs = {name: Path(scratch) / name for name in ("all", *kinds)}
+            for name, out in graphs.items():
+                export(folder, out, task=None if name == "all" else name)
+            sizes = {name: sum(file.stat().st_size for file in out.glob("*.onnx*")) for name, out in graphs.items()}
+            loaded = {name: Model(out, threads=1) for name, out in graphs.items()}
+            runs = {
+                "torch": (
+                    lambda predictor=predictor: predictor.predict_tasks(rows),
+                    lambda predictor=predictor: [predictor.predict(rows, task=name) for name in kinds],
+                ),
+                "onnx": (
+                    lambda loaded=loaded: loaded["all"].outputs(rows),
+                    lambda loaded=loaded: [loaded[name].outputs(rows) for name in kinds],
+                ),
+            }
+            for name, ways in runs.items():
+                once, apart = (min(seconds_of(run) for _ in range(repeats)) for run in ways)
+                figures = {"once": 1000 * once / len(rows), "apart": 1000 * apart / len(rows), "ratio": apart / once}
+                found[f"k={layers}, {name}"] = {key: round(value, 2) for key, value in figures.items()}
+                print(f"k={layers}, {name}:", found[f"k={layers}, {name}"], flush=True)
+            apart = sum(size for name, size in sizes.items() if name != "all")
+            found[f"k={layers}, MB"] = {"once": round(sizes["all"] / 1e6, 1), "apart": round(apart / 1e6, 1)}
+    return found
+
+
+def seconds_of(run: Any) -> float:
+    """Return the processor time of a run, which other processes do not affect as much as the clock."""
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
 def summarise(runs: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Return the mean scores of every cell, and its gain over sharing everything with an interval."""
     from headhunt.evaluation import compare
@@ -174,7 +236,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="training runs of each cell")
     parser.add_argument("--workers", type=int, default=2, help="processes with one thread each")
     parser.add_argument("--search", default=None, metavar="TIME", help="also search, one seed, in this time each")
+    parser.add_argument("--speed", action="store_true", help="measure predictions of all tasks at once instead")
     args = parser.parse_args()
+    if args.speed:
+        sizes = {"texts": 8, "repeats": 1} if args.quick else {"texts": 128, "repeats": 3}
+        finish(args, {**sizes, "speed": measure_speed(args.data, encoder_folder(args.encoder), **sizes)})
+        return
     log = args.out.with_suffix(".jsonl") if args.out else None
     scratch = Path(tempfile.mkdtemp()) if args.out is None else args.out.with_suffix(".outputs")
     scratch.mkdir(parents=True, exist_ok=True)

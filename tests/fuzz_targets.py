@@ -20,6 +20,7 @@ from conftest import make_encoder
 from fuzzing import BrokenPromiseError, Target
 from hypothesis import strategies as st
 from model_folders import make_predictor
+from multitask import make_predictor as make_tasks_predictor
 from mutations import BYTES, NAMES, TEXTS, damaged_bytes, damaged_json, damaged_values, odd_tables, to_json, to_toml
 from report_runs import make_run
 from serving import MALFORMED, WordCounter, make_export
@@ -269,34 +270,47 @@ def _prepare_spec(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
 ATTACK = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nraise SystemExit('code of the folder ran')\n"
 
 
-def _model_target(name: str) -> Target:
+def _model_target(name: str, several: bool = False) -> Target:
+    """Return the target of a file of a model folder, of one task or of several."""
+
     def prepare(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
         from headhunt.delivery.corpus.shards import ModelInfo
+        from headhunt.delivery.serve.launch import tasks_of
         from headhunt.predictor import Predictor
 
         encoder = make_encoder("bert", folder / "encoder")
-        made = make_predictor(encoder, "conv-blocks")[0].save(folder / "model")
+        if several:
+            made = make_tasks_predictor(encoder, ("mood", "length"), task_layers=1).save(folder / "model")
+        else:
+            made = make_predictor(encoder, "conv-blocks")[0].save(folder / "model")
         for code in made.glob("*.py"):
             code.write_text(ATTACK)
         document = json.loads((made / name).read_text())
         path = made / name
-        Predictor.load(made).predict(["a good film"])  # imports what it needs before anything is watched
+        task = "mood" if several else None
+        Predictor.load(made).predict(["a good film"], task=task)  # imports what it needs before anything is watched
 
         def read(content: bytes) -> None:
             path.write_bytes(content)
             refused = None
             try:
-                info = ModelInfo.read(made)
-                assert all(isinstance(label, str) for label in info.labels)
+                if several:
+                    assert all(isinstance(name, str) for name in tasks_of(made))
+                else:
+                    assert all(isinstance(label, str) for label in ModelInfo.read(made).labels)
             except HeadhuntError as error:
                 refused = error
-            Predictor.load(made).predict(["a good film"])
+            Predictor.load(made).predict(["a good film"], task=task)
             if refused:
                 raise refused
 
-        return damaged_json(document), read
+        if not several:
+            return damaged_json(document), read
+        tasks = {key: document.pop(key) for key in ("tasks", "task_layers") if key in document}
+        own = damaged_values(tasks).map(lambda part: to_json({**document, **part} if isinstance(part, dict) else part))
+        return st.one_of(own, own, damaged_json({**document, **tasks})), read
 
-    return Target(name, prepare)
+    return Target(f"tasks/{name}" if several else name, prepare)
 
 
 def _prepare_export(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
@@ -425,6 +439,7 @@ TARGETS = {
         Target("spec.json", _prepare_spec),
         Target("tasks.toml", _prepare_tasks),
         *map(_model_target, ("headhunt.json", "config.json", "tokenizer_config.json")),
+        _model_target("config.json", several=True),
         Target("export", _prepare_export),
         Target("requests", _prepare_requests),
     )

@@ -109,7 +109,7 @@ def make_export(encoder: str, folder: Path, problem_type: str = "single_label_cl
 class WordCounter:
     """A stand-in for an exported model: it predicts the number of words."""
 
-    pair, problem_type, labels, rejection = False, "regression", (), None
+    pair, problem_type, labels, rejection, tasks = False, "regression", (), None, ()
 
     def encode(self, texts, texts_b=None):
         return [text.split() for text in texts]

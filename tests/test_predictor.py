@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS, sentences
+from multitask import make_predictor as make_tasks_predictor
 
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head, Mlp
@@ -299,3 +300,30 @@ def test_transformers_pipeline_gives_same_outputs_without_headhunt(made, tmp_pat
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers[case]]
         found = np.array([[row[name] for name in names] for row in scores])
         np.testing.assert_allclose(found, outputs_of(made(case)).reshape(found.shape), atol=1e-5, err_msg=case)
+
+
+@pytest.mark.parametrize("siamese", [None, "combined"])
+def test_predict_tasks_equals_predictions_task_by_task(encoders, siamese, monkeypatch):
+    monkeypatch.setattr("headhunt.predictor.WINDOW", 3)
+    monkeypatch.setattr("headhunt.predictor.BATCH", 2)
+    model = make_tasks_predictor(encoders(), head=Head(pooling="mean", siamese=siamese), task_layers=1)
+    texts, others = sentences(7)[0], sentences(7, seed=1)[0]
+    found = model.predict_tasks(texts)
+    assert list(found) == ["mood", "topic", "length"]
+    pairs = model.predict_tasks(texts, others)
+    assert list(pairs) == ["same", "near"]
+    for name, predictions in {**found, **pairs}.items():
+        expected = model.predict(texts, others if name in pairs else None, task=name)
+        for one, other in zip(predictions, expected, strict=True):
+            assert (one.label, one.probabilities) == (
+                pytest.approx(other.label, abs=1e-5) if isinstance(other.label, float) else other.label,
+                pytest.approx(other.probabilities, abs=1e-5),
+            )
+    chosen = model.predict_tasks("a good film", tasks=["length", "mood"])
+    assert list(chosen) == ["length", "mood"] and len(chosen["mood"]) == 1
+    assert model.predict_tasks([], tasks=["mood"]) == {"mood": []}
+    for tasks, message in ((["same"], "takes two texts"), (["other"], "must be one of mood, topic")):
+        with pytest.raises(ModelError, match=message):
+            model.predict_tasks("a good film", tasks=tasks)
+    with pytest.raises(ModelError, match="this model has one"):
+        model.for_task("mood").predict_tasks("a good film")

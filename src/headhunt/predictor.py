@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headhunt.errors import ModelError
-from headhunt.evaluation import Decisions, Rejection, apply_temperature, check_rejection, check_thresholds
+from headhunt.evaluation import Decisions, Prediction, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict
 from headhunt.modeling.build import (
     has_unknown_encoder,
@@ -28,7 +28,8 @@ from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
 from headhunt.run.model_info import AdviceError, facts_of_task, read_model_info, write_model_info
 from headhunt.spec import Recipe, Spec
-from headhunt.training.device import autocast, pick_device
+from headhunt.training.device import pick_device
+from headhunt.training.prediction import outputs_of_tasks, run_batches
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens, tokenise
 
@@ -37,20 +38,6 @@ MEMBERS = "members"  # key of the members' specs in the facts of an ensemble
 WINDOW = 16_384  # texts tokenised, sorted and predicted at a time, to limit memory
 BATCH = 64
 OUTPUT_NOUNS = {"single_label_classification": "classes", "multi_label_classification": "labels"}
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The prediction for one text or pair."""
-
-    label: str | list[str] | float | None
-    """The class, the labels, or the number; None if the text is rejected."""
-    probability: float | None
-    """Probability of the best class, or of the least probable of several labels; None in regression."""
-    probabilities: dict[str, float]
-    """Probability of every label; empty in regression."""
-    rejected: bool = False
-    """True if the model does not answer this text."""
 
 
 class Predictor:
@@ -193,19 +180,48 @@ class Predictor:
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
 
+    def predict_tasks(
+        self,
+        texts: str | Sequence[str],
+        texts_b: str | Sequence[str] | None = None,
+        *,
+        tasks: Sequence[str] | None = None,
+    ) -> dict[str, list[Prediction]]:
+        """Return predictions of several tasks for the same texts, or pairs, by task. Shared layers run once.
+
+        Args:
+            texts: One or more texts, or first texts of pairs.
+            texts_b: Second texts of pairs.
+            tasks: Names of tasks; by default all that take one text, or all that take two if `texts_b` is given.
+
+        Raises:
+            ModelError: If the model has one task, or a task does not take these texts.
+        """
+        if not isinstance(self.model, HeadhuntMultiTaskForSequenceClassification):
+            raise ModelError("predict_tasks is for models of several tasks; this model has one. Use predict.")
+        texts = [texts] if isinstance(texts, str) else texts
+        texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
+        if tasks is None:
+            tasks = [task["name"] for task in self.model.config.tasks if task["pair"] == (texts_b is not None)]
+        tasks = tuple(dict.fromkeys(tasks))
+        models = [self.for_task(name) for name in tasks]
+        for model in models:
+            model.check(texts, texts_b)
+        found: dict[str, list[Prediction]] = {name: [] for name in tasks}
+        run = self.model.outputs_of_tasks
+        for start in range(0, len(texts) if models else 0, WINDOW):
+            second = None if texts_b is None else texts_b[start : start + WINDOW]
+            tokens = models[0].tokenise(texts[start : start + WINDOW], second)  # equal for tasks of as many texts
+            options: Any = {"device": self.device, "precision": self.precision, "batch": BATCH}
+            rows = run_batches(tokens, lambda inputs, _: run(inputs, tasks), **options)
+            ends = np.cumsum([max(1, len(model.labels)) for model in models])
+            for model, name, part in zip(models, tasks, np.split(rows, ends[:-1], axis=1), strict=True):
+                found[name] += [model.prediction(row) for row in (part if model.labels else part[:, 0])]
+        return found
+
     def prediction(self, row: np.ndarray) -> Prediction:
         """Return a row of `outputs` as a `Prediction`."""
-        if self.problem_type == "regression":
-            return Prediction(float(row), None, {})
-        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.problem_type == "single_label_classification":
-            best = max(probabilities, key=probabilities.__getitem__)
-            if self.rejection and self.rejection.rejects(row[None], self.labels)[0]:
-                return Prediction(None, probabilities[best], probabilities, rejected=True)
-            return Prediction(best, probabilities[best], probabilities)
-        thresholds = self.thresholds or (0.5,) * len(self.labels)
-        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
-        return Prediction(list(chosen), min(chosen.values(), default=None), probabilities)
+        return Prediction.of_row(row, self.problem_type, self.labels, self.thresholds, self.rejection)
 
     def outputs(
         self,
@@ -230,7 +246,9 @@ class Predictor:
         if self.tasks:
             if tasks is None:
                 raise ModelError(f"The task of each text must be given: {', '.join(self.tasks)}. Use task=.")
-            return self._outputs_of_tasks(texts, texts_b, tasks, batch, progress)
+            assert isinstance(self.model, HeadhuntMultiTaskForSequenceClassification)
+            models, width = [self.for_task(name) for name in self.tasks], self.model.most_outputs
+            return outputs_of_tasks(models, width, texts, texts_b, tasks, batch=batch, progress=progress)
         self.check(texts, texts_b)
         windows = []
         for start in range(0, len(texts), WINDOW):
@@ -239,26 +257,6 @@ class Predictor:
             windows.append(self.tokens_to_outputs(self.tokenise(texts[start:stop], second), batch, progress))
         shape = (0,) if self.problem_type == "regression" else (0, len(self.labels))
         return np.concatenate(windows) if windows else np.zeros(shape, np.float32)
-
-    def _outputs_of_tasks(
-        self,
-        texts: Sequence[str],
-        texts_b: Sequence[str] | None,
-        tasks: np.ndarray,
-        batch: int,
-        progress: Callable[[int], None] | None,
-    ) -> np.ndarray:
-        assert isinstance(self.model, HeadhuntMultiTaskForSequenceClassification)
-        outputs = np.zeros((len(texts), self.model.most_outputs), np.float32)
-        for number, name in enumerate(self.tasks):
-            rows, model = np.flatnonzero(tasks == number).tolist(), self.for_task(name)
-            if not rows:
-                continue
-            first = [texts[row] for row in rows]
-            second = [texts_b[row] for row in rows] if texts_b is not None and model.pair else None
-            found = model.outputs(first, second, batch=batch, progress=progress)
-            outputs[rows, : found.shape[1] if found.ndim > 1 else 1] = found.reshape(len(rows), -1)
-        return outputs
 
     def check(self, texts: Sequence[str], texts_b: Sequence[str] | None) -> None:
         """Raise `ModelError` if the model does not take these texts."""
@@ -296,18 +294,13 @@ class Predictor:
         self, tokens: Tokens | TaskTokens, batch: int = BATCH, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
         """Return the outputs of tokenised texts; see `outputs`."""
-        order, parts = [], []
-        with torch.inference_mode(), autocast(self.device, self.precision):
-            for rows in tokens.batches(np.arange(len(tokens)), batch):
-                inputs = {name: x.to(self.device) for name, x in tokens.batch(rows).items()}
-                order.append(rows)
-                parts.append(self.activate(self.model(**inputs).logits.float(), tokens.tasks_of(rows)))
-                if progress:
-                    progress(len(rows))
-        values = torch.cat(parts).cpu().numpy()
-        restored = np.empty_like(values)
-        restored[np.concatenate(order)] = values
-        return restored
+
+        def compute(inputs: dict[str, torch.Tensor], rows: np.ndarray) -> torch.Tensor:
+            return self.activate(self.model(**inputs).logits.float(), tokens.tasks_of(rows))
+
+        return run_batches(
+            tokens, compute, device=self.device, precision=self.precision, batch=batch, progress=progress
+        )
 
     def activate(self, logits: torch.Tensor, tasks: np.ndarray | None = None) -> torch.Tensor:
         """Return probabilities, or numbers, from logits.

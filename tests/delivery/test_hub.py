@@ -14,6 +14,7 @@ import torch
 from ensembles import save_case
 from hub import TOKEN, Hub
 from model_folders import CODE, FILES, make_predictor
+from multitask import make_predictor as make_tasks_predictor
 from typer.testing import CliRunner
 
 from headhunt.cli import app
@@ -93,6 +94,42 @@ def test_push_uploads_a_model_that_loads_from_the_hub(encoders, tmp_path, outsid
     assert outputs["prediction"] == {"label": expected.label, "score": pytest.approx(expected.probability, abs=1e-5)}
     probabilities = torch.tensor(outputs["logits"]).softmax(-1)[0].tolist()
     assert probabilities == pytest.approx(list(expected.probabilities.values()), abs=1e-5)
+
+
+SEVERAL_FROM_THE_HUB = """
+import importlib.util, json
+assert importlib.util.find_spec("headhunt") is None
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("me/tasks", trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained("me/tasks", trust_remote_code=True).eval()
+print(json.dumps(model(**tokenizer("a good film", return_tensors="pt"), task="mood").logits.softmax(-1).tolist()))
+"""
+
+
+@WITHOUT_XET
+def test_model_of_several_tasks_is_pushed_and_loaded_again(encoders, tmp_path, outside, monkeypatch):
+    folder = make_tasks_predictor(encoders(), ("mood", "same"), task_layers=1).save(tmp_path / "model")
+    (folder / "README.md").unlink()
+    (folder / "multitask.py").write_text("raise SystemExit('code of the folder ran')")
+    plan = plan_upload(folder)
+    assert CODE | {"multitask.py"} <= plan.files.keys()
+    with Hub() as hub:
+        in_process(hub, monkeypatch, TOKEN)
+        push(plan, "me/tasks")
+        files = hub.repos["me/tasks"].files
+        assert "One model for 2 tasks." in files["README.md"].decode()
+        assert b"SystemExit" not in files["multitask.py"]
+        env = hub.env(outside, tmp_path / "other")
+        command = [outside["OUTSIDE_PYTHON"], "-c", SEVERAL_FROM_THE_HUB]
+        loaded = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
+        assert loaded.returncode == 0, loaded.stderr[-2000:]
+    (tmp_path / "again").mkdir()
+    for name, content in files.items():
+        (tmp_path / "again" / name).write_bytes(content)
+    expected = api.load(folder, device="cpu", precision="fp32").predict("a good film", task="mood")
+    assert api.load(tmp_path / "again", device="cpu", precision="fp32").predict("a good film", task="mood") == expected
+    found = json.loads(loaded.stdout.splitlines()[-1])[0]
+    assert found == pytest.approx(list(expected[0].probabilities.values()), abs=1e-5)
 
 
 def in_process(hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:

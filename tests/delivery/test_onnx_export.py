@@ -19,6 +19,7 @@ from conftest import WORDS, sentences
 from ensembles import CASES as ENSEMBLES
 from ensembles import make_members
 from heads import CASES, LABELS, solve_output
+from multitask import make_predictor as make_tasks_predictor
 
 from headhunt.data import load_labelled
 from headhunt.data.task import Task
@@ -541,3 +542,53 @@ def test_export_command_reports_differences_and_scores(exported, rows, tmp_path)
     assert runtime.Model(out).predict("good")
     again = CliRunner().invoke(app, ["export", source, "--onnx", out])
     assert again.exit_code == 2 and "has files in it" in again.output
+
+
+@pytest.mark.parametrize(
+    ("layers", "siamese"),
+    [(1, None), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, None), (1, "combined")))],
+)
+def test_graph_of_several_tasks_has_an_output_for_each_and_shared_layers_once(encoders, tmp_path, layers, siamese):
+    names = ("mood", "topic", "length") if siamese is None else ("same", "near")
+    predictor = make_tasks_predictor(encoders(), head=Head(pooling="mean", siamese=siamese), task_layers=layers)
+    folder = predictor.save(tmp_path / "model")
+    done = onnx.export(folder, tmp_path / "all", task=names)
+    assert done.difference < 1e-3 and done.pair == bool(siamese)
+    model = runtime.Model(tmp_path / "all")
+    texts, others = NASTY + sentences(9)[0], sentences(17, seed=1)[0]
+    found = model.predict(texts, others if siamese else None)
+    for name in names:
+        expected = predictor.predict(texts, others if siamese else None, task=name)
+        for one, other in zip((row[name] for row in found), expected, strict=True):
+            assert one["probabilities"] == pytest.approx(other.probabilities, abs=1e-4)
+            assert one["label"] == (pytest.approx(other.label, abs=1e-3) if name in ("length", "near") else other.label)
+    assert [output.name for output in model.session.get_outputs()] == [f"logits.{name}" for name in names]
+    of_a_layer = 8  # products: four of attention's weights, two within it, two of the MLP
+    assert count_products(tmp_path / "all" / "model.onnx") == of_a_layer * (2 - layers) + len(names) * (
+        of_a_layer * layers + 1
+    )
+    printed = subprocess.run(
+        [sys.executable, tmp_path / "all" / "predict.py", *["a good film"] * (1 + bool(siamese))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.split("\t")[0] for line in printed.stdout.splitlines()] == list(names)
+
+
+def count_products(path: Path) -> int:
+    """Return the number of matrix products in a graph."""
+    import onnx as library
+
+    graph = library.load(path).graph
+    return sum(node.op_type in ("MatMul", "Gemm") for node in graph.node)
+
+
+def test_tasks_of_one_graph_take_the_same_texts(encoders, tmp_path):
+    folder = make_tasks_predictor(encoders(), ("mood", "topic", "same")).save(tmp_path / "model")
+    with pytest.raises(ModelError, match=r"one text \(mood, topic\) or all take two \(same\)"):
+        onnx.export(folder, tmp_path / "out")
+    with pytest.raises(ModelError, match="must be one of mood, topic, same; found 'other'"):
+        onnx.export(folder, tmp_path / "out", task=["mood", "other"])
+    with pytest.raises(ModelError, match="rows of one task"):
+        onnx.export(folder, tmp_path / "out", task=["mood", "topic"], int8=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import numpy as np
 import pytest
 from serving import WordCounter
 
 pytest.importorskip("fastapi")
+from headhunt.delivery.onnx.runtime import TaskOutput
 
 
 class LetterCounter(WordCounter):
@@ -16,6 +18,20 @@ class LetterCounter(WordCounter):
 
     def run(self, rows):
         return super().run(["".join(row) for row in rows])
+
+
+class BothCounter(WordCounter):
+    """A stand-in for the model of both tasks, which counts its forward passes."""
+
+    problem_type, tasks = "multi_task", (TaskOutput("words", "regression", []), TaskOutput("letters", "regression", []))
+    passes = 0
+
+    def run(self, rows):
+        self.passes += 1
+        return np.stack([WordCounter().run(rows), LetterCounter().run(rows)], 1)
+
+    def prediction(self, row):
+        return {task.name: super(BothCounter, self).prediction(x) for task, x in zip(self.tasks, row, strict=True)}
 
 
 def call(service, *requests):
@@ -80,3 +96,31 @@ def test_every_task_has_its_own_path():
     assert b"<html" in bodies[3] and "/predict" in json.loads(bodies[4])["paths"]
     assert b'href="tasks/words/"' in bodies[5] and json.loads(bodies[6]) == {"live": True, "ready": True}
     assert "words, letters" in json.loads(bodies[7])["error"]
+
+
+def test_all_tasks_of_a_text_are_predicted_in_one_forward_pass():
+    from headhunt.delivery.serve.launch import join_tasks
+    from headhunt.delivery.serve.service import Service
+    from headhunt.delivery.serve.tasks import TaskServices
+
+    assert join_tasks({"a": False, "b": True, "c": False}) == {"texts": ["a", "c"]}
+    both = BothCounter()
+    alone = {"words": Service(WordCounter()), "letters": Service(LetterCounter())}
+    responses = call(
+        TaskServices(alone, {"texts": Service(both)}),
+        ("POST", "/texts/predict", {"text": "a bad film"}),
+        ("POST", "/texts/predict", {"texts": ["ab", "c d"]}),
+        ("GET", "/texts/openapi.json", None),
+        ("GET", "/texts/", None),
+        ("GET", "/", None),
+        ("POST", "/pairs/predict", {"text": "a", "text_b": "b"}),
+        ("POST", "/texts", {"text": "a"}),
+    )
+    assert [status for status, _ in responses] == [200, 200, 200, 200, 200, 404, 404]
+    bodies = [body for _, body in responses]
+    labels = {name: answer["label"] for name, answer in json.loads(bodies[0]).items()}
+    assert labels == {"words": 3.0, "letters": 8.0}
+    found = [{name: answer["label"] for name, answer in row.items()} for row in json.loads(bodies[1])["predictions"]]
+    assert found == [{"words": 1.0, "letters": 2.0}, {"words": 2.0, "letters": 2.0}]
+    assert both.passes <= 3 and b'["letters", "regression"]' in bodies[3] and b'href="texts/"' in bodies[4]
+    assert "/predict" in json.loads(bodies[2])["paths"]

@@ -11,10 +11,12 @@ import pytest
 from searches import run_search
 
 import headhunt
+from headhunt.data.splitting import TASK_TARGETS
 from headhunt.engine import ablation
 from headhunt.engine.ablation import NAMES, run_ablation, variants
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.errors import HeadhuntError
+from headhunt.evaluation import Score
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.spec import Blocks, Convolutions, Head, Mlp, Recipe, Smart, Spec, plain
 from headhunt.study.budget import TimeBudget
@@ -128,6 +130,35 @@ def test_ablation_claims_nothing_from_one_seed(tmp_path):
         result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), 1, seeds=seeds)
         item = next(item for item in result.items if item.name.startswith("pooling"))
         assert item.high < 0 and item.significant is significant
+
+
+def test_ablation_without_a_task_scores_the_others(tmp_path):
+    targets = np.zeros(60, TASK_TARGETS)
+    targets["task"], targets["value"] = np.repeat([0, 1, 2], 20), np.tile([0, 1], 30)
+    right = np.eye(2)[targets["value"].astype(int)]
+    wrong = right.copy()
+    wrong[40:50] = right[40:50, ::-1]  # half of the third task
+    wrong[:20] = right[:20, ::-1]  # all of the first, which is left out
+    task = {"problem_type": "multi_task", "labels": ()}
+    final = stored_final(tmp_path, {("", 0): right}, targets, "accuracy,accuracy,accuracy", task)
+    final.task.tasks = [SimpleNamespace(name=name) for name in ("a", "b", "c")]
+    spec = final.state.trials[1].spec
+    path = final.directory.ablation_predictions(f"{spec.hash}-without-0", 0)
+    write_arrays(path, rows=np.arange(60), outputs=wrong)
+    sent = []
+    final.run = lambda requests, deadline: sent.extend(requests)
+    final.evaluate = lambda *_: SimpleNamespace(scores={final.metric: Score(1.0, 1.0, 1.0)})
+    result = run_ablation(final, 1)
+    (item,) = result.items
+    assert item.name == "without task a: score of the others"
+    assert item.score == pytest.approx(0.75) and item.difference == pytest.approx(-0.25)
+    assert {request.left_out for request in sent} == {None, 1, 2}
+    changed = {name for name in result.failed if name.startswith(("layers of each task", "choice of tasks"))}
+    assert changed == {
+        "layers of each task: 0 → all",
+        "choice of tasks: proportional → sqrt",
+        "choice of tasks: proportional → sum",
+    }
 
 
 def test_ablation_refuses_plain_head(tmp_path):

@@ -12,11 +12,14 @@ from multitask import SPACE, make_tasks, rows_of_tasks
 from transformers import pipeline
 
 import headhunt
+from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.worker_data import RunnerSettings
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.evaluation import measure
 from headhunt.report import write
 from headhunt.run.directory import read_predictions
 from headhunt.run.task import open_task
+from headhunt.study.requests import EvaluateTrial
 
 METRIC = "accuracy,accuracy,pearson"
 
@@ -118,6 +121,22 @@ def test_status_report_and_card_show_every_task(finished):
 def test_ablation_reverts_what_belongs_to_tasks(finished):
     result = headhunt.ablate(finished.run_dir, view=False)
     assert result.metric == METRIC and result.items and not result.failed
+
+
+def test_evaluation_without_a_task_trains_on_the_others_alone(finished, tmp_path):
+    settings = RunnerSettings(str(finished.run_dir), metric=METRIC, device="cpu", precision="fp32")
+    runner, task = TrialRunner(settings), open_task(finished.directory.task)
+    recipe = headhunt.Recipe(epochs=1, freeze="embeddings", batch_size=8, standardize=True, task_layers=1)
+    spec = headhunt.Spec(encoder=finished.state.trials[0].spec.encoder, recipe=recipe)
+    request = {"trial": 0, "spec": spec, "seed": 0, "rung": 0, "fraction": 1 / 3}
+    everything, others = (
+        runner.run(EvaluateTrial(**request, left_out=left_out, predictions=tmp_path / f"{left_out}.npz"))
+        for left_out in (None, 1)
+    )
+    missing = task.splits["train"].targets["task"][runner.folds[0][0]] == 1
+    assert missing.any() and everything.examples - others.examples == missing.sum()
+    with np.load(tmp_path / "None.npz") as one, np.load(tmp_path / "1.npz") as other:
+        assert one["outputs"].shape == other["outputs"].shape, "the task that is left out is predicted all the same"
 
 
 def test_search_refuses_what_several_tasks_do_not_have(encoders, tmp_path):

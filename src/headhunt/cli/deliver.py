@@ -27,7 +27,7 @@ def export(
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder to save the model of --task in, as one that transformers loads."),
     ] = None,
-    task: opt.TaskName = None,
+    task: opt.TaskNames = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="Quantize the weights to 8 bits if the score stays within --max-loss.")
     ] = False,
@@ -49,13 +49,16 @@ def export(
 ) -> None:
     """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt.
 
-    Of a model of several tasks, the model of one task is exported: to ONNX, or with --out as a folder of its own.
+    Of a model of several tasks, all tasks are exported to one graph if all take one text, or all take two; --task
+    chooses some. With --out, the model of one task is saved as a folder of its own.
     """
     if (onnx is None) == (out is None):
         raise HeadhuntError("Give --onnx OUT to write an ONNX model, or --out FOLDER to save the model of --task.")
     if onnx is None:
         assert out is not None
-        save_task(model, task, out, json_)
+        if task is None or len(task) != 1:
+            raise HeadhuntError("--out saves the model of one of several tasks. Give --task NAME.")
+        save_task(model, task[0], out, json_)
         return
     from headhunt.delivery.onnx.export import export
 
@@ -70,13 +73,11 @@ def export(
         )
 
 
-def save_task(model: Path, task: str | None, out: Path, as_json: bool) -> None:
+def save_task(model: Path, task: str, out: Path, as_json: bool) -> None:
     """Save the model of one of several tasks in a folder of its own."""
     from headhunt.engine import api
 
     opt.check_out(out)
-    if task is None:
-        raise HeadhuntError("--out saves the model of one of several tasks. Give --task NAME.")
     predictor = api.load(model, device="cpu").for_task(task)
     predictor.save(out)
     if as_json:

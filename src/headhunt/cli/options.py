@@ -87,6 +87,10 @@ Tasks = Annotated[
 TaskName = Annotated[
     str | None, typer.Option("--task", metavar="NAME", help="Name of the task, for a model of several tasks.")
 ]
+TaskNames = Annotated[
+    list[str] | None,
+    typer.Option("--task", metavar="NAME", help="Name of a task, for a model of several tasks; may be repeated."),
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a search.")]
 

@@ -17,7 +17,8 @@ from headhunt.cli.output import log, print_corpus
 from headhunt.errors import HeadhuntError
 
 if TYPE_CHECKING:
-    from headhunt.predictor import Prediction, Predictor
+    from headhunt.evaluation import Prediction
+    from headhunt.predictor import Predictor
 
 FIRST_BATCH, LARGEST_BATCH = 8, 1024  # lines of a pipe; the first batches are small, so that output starts at once
 FILE_SUFFIXES = (".csv", ".jsonl")

@@ -101,8 +101,10 @@ def plan_upload(folder: str | Path) -> UploadPlan:
     folder = Path(folder)
     predictor = Predictor.load(folder)
     text = ["a text"]
-    if not all(map(_is_finite, predictor.outputs(text, text if predictor.pair else None).ravel())):
-        raise ModelError(f"The outputs of {folder} must be finite; they are not. Train or save the model again.")
+    for task in predictor.tasks or (None,):
+        model = predictor.for_task(task)
+        if not all(map(_is_finite, model.outputs(text, text if model.pair else None).ravel())):
+            raise ModelError(f"The outputs of {folder} must be finite; they are not. Train or save the model again.")
     entries = sorted(folder.iterdir(), key=lambda path: path.name)
     uploaded = [path for path in entries if path.is_file() and _is_model_file(path.name)]
     _refuse_links(uploaded)
@@ -116,7 +118,7 @@ def plan_upload(folder: str | Path) -> UploadPlan:
         if not (folder / name).is_file() or (folder / name).read_bytes().split() != content.split()
     ]
     if card.FILE not in files:
-        files[card.FILE] = len(card.render(_facts(folder), folder=folder.name).encode())
+        files[card.FILE] = len(card.render(card.read_facts(folder), folder=folder.name).encode())
         notes.append(f"{card.FILE} is missing and is made from {CARD}")
     encoder = predictor.spec.encoder if predictor.spec else ""
     if Path(encoder).is_absolute():
@@ -281,10 +283,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    return read_json(folder / CARD)
 
 
 def _is_finite(value: float) -> bool:

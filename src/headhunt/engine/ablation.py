@@ -5,8 +5,8 @@ Every variant is evaluated on the same rows with the same seeds as the winner, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from headhunt.modeling.architecture import Head
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
 from headhunt.spec import Spec, plain
+from headhunt.spec.spec import TASK_SAMPLINGS
 from headhunt.study.requests import EvaluateTrial
 
 NAMES = {
@@ -56,12 +57,27 @@ NAMES = {
 }
 
 
-def variants(spec: Spec, rows: int) -> dict[str, Spec]:
+@dataclass(frozen=True)
+class Variant:
+    """The winner with one thing changed."""
+
+    spec: Spec
+    left_out: int | None = None
+    """Number of a task that is not trained on; the others are scored."""
+
+    @property
+    def key(self) -> str:
+        """Name of the files of its predictions."""
+        return self.spec.hash if self.left_out is None else f"{self.spec.hash}-without-{self.left_out}"
+
+
+def variants(spec: Spec, rows: int, tasks: bool = False) -> dict[str, Spec]:
     """Return the winner with one thing changed, by name: a part of the head removed, or a recipe item at its default.
 
     Args:
         spec: The winner.
         rows: Number of training rows, which decides the plain recipe.
+        tasks: The model has several tasks: everything and nothing is shared, and every sampling is tried.
     """
     spec = spec.canonical()
     default_recipe = plain(spec.encoder, rows).recipe
@@ -79,7 +95,24 @@ def variants(spec: Spec, rows: int) -> dict[str, Spec]:
                 variant = replace(spec, **{part: replace(current, **{field.name: nested})}).canonical()
                 if variant.hash != spec.hash:
                     changed[f"{NAMES[field.name]}, {name}"] = variant
+    for name, choices in {"task_layers": (0, "all"), "task_sampling": TASK_SAMPLINGS}.items() if tasks else ():
+        for choice in choices:
+            variant = replace(spec, recipe=replace(spec.recipe, **{name: choice})).canonical()  # type: ignore[arg-type]
+            if variant.hash != spec.hash:
+                changed[f"{NAMES[name]}: {getattr(spec.recipe, name)} → {choice}"] = variant
     return changed
+
+
+def _all_variants(final: FinalEvaluation, spec: Spec) -> dict[str, Variant]:
+    """Return the winner, with an empty name, and its variants."""
+    tasks = final.task.tasks
+    changed = variants(spec, final.task.rows["train"], bool(tasks))
+    found = {"": Variant(spec), **{name: Variant(variant) for name, variant in changed.items()}}
+    if spec.recipe.freeze != "all" and not spec.recipe.is_solved:  # otherwise tasks do not affect each other
+        found |= {
+            f"without task {task.name}: score of the others": Variant(spec, number) for number, task in enumerate(tasks)
+        }
+    return found
 
 
 def _nested_variants(part: Any) -> Iterator[tuple[str, Any]]:
@@ -115,8 +148,7 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     Raises:
         HeadhuntError: If the winner is the plain head with the plain recipe, which has nothing to remove.
     """
-    spec = final.state.trials[trial_number].spec
-    specs = {"": spec, **variants(spec, final.task.rows["train"])}
+    specs = _all_variants(final, final.state.trials[trial_number].spec)
     if len(specs) == 1:
         raise HeadhuntError("The winner is the plain head with the plain recipe; there is nothing to remove.")
     final.show_stage(f"evaluating {len(specs) - 1} variants of the winner")
@@ -124,36 +156,17 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
         _request(final, trial_number, variant, seed, path)
         for seed in range(seeds)
         for variant in specs.values()
-        if not (path := final.directory.ablation_predictions(variant.hash, seed)).exists()
+        if not (path := final.directory.ablation_predictions(variant.key, seed)).exists()
     ]
     final.run(requests, final.budget.deadline)
     rows, outputs = _read_outputs(final, specs, seeds)
     if not outputs[""]:
         raise HeadhuntError("There was no time to evaluate the winner again. Give more time= or none.")
-    targets, problem_type = final.validation_targets[rows], final.task.problem_type
+    targets = final.validation_targets[rows]
     scores = [final.evaluate(run, targets).scores for run in outputs[""].values()]
     base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))
-    items = []
-    for name in specs:
-        shared = [seed for seed in outputs[name] if seed in outputs[""]]
-        if not name or not shared:
-            continue
-        pair = [[outputs[key][seed] for seed in shared] for key in (name, "")]
-        comparison = compare(problem_type, final.metric, pair[0], pair[1], targets)
-        # `measure` is signed so that higher is better; an error is shown as it is.
-        variant = float(np.mean([measure(problem_type, final.metric, run, targets) for run in pair[0]]))
-        score = variant if find_metric(final.metric).higher_is_better else -variant
-        items.append(
-            AblationItem(
-                name=name,
-                score=score,
-                difference=comparison.gain,
-                low=comparison.low,
-                high=comparison.high,
-                seeds=len(shared),
-                significant=len(shared) > 1 and not comparison.low <= 0 <= comparison.high,
-            )
-        )
+    found = [_item(final, name, specs[name], outputs[name], outputs[""], targets) for name in specs if name]
+    items = [item for item in found if item is not None]
     items.sort(key=lambda item: item.difference)
     evaluated = {item.name for item in items}
     failed = tuple(name for name in specs if name and name not in evaluated)
@@ -162,14 +175,57 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     return result
 
 
-def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path: Path) -> EvaluateTrial:
+def _item(
+    final: FinalEvaluation,
+    name: str,
+    variant: Variant,
+    outputs: Mapping[int, np.ndarray],
+    winner: Mapping[int, np.ndarray],
+    targets: np.ndarray,
+) -> AblationItem | None:
+    """Return a variant's score and its difference from the winner's; None if no seed has both.
+
+    Args:
+        final: The search.
+        name: Name of the variant.
+        variant: The variant.
+        outputs: Its outputs by seed.
+        winner: Outputs of the winner by seed.
+        targets: Targets of the rows.
+    """
+    shared = [seed for seed in outputs if seed in winner]
+    if not shared:
+        return None
+    pair, metric = [[each[seed] for seed in shared] for each in (outputs, winner)], final.metric
+    if variant.left_out is not None:
+        kept = targets["task"] != variant.left_out
+        pair, targets = [[run[kept] for run in runs] for runs in pair], targets[kept]
+        targets["task"] -= targets["task"] > variant.left_out
+        metric = ",".join(each for number, each in enumerate(metric.split(",")) if number != variant.left_out)
+    problem_type = final.task.problem_type
+    comparison = compare(problem_type, metric, pair[0], pair[1], targets)
+    # `measure` is signed so that higher is better; an error is shown as it is.
+    score = float(np.mean([measure(problem_type, metric, run, targets) for run in pair[0]]))
+    return AblationItem(
+        name=name,
+        score=score if find_metric(metric).higher_is_better else -score,
+        difference=comparison.gain,
+        low=comparison.low,
+        high=comparison.high,
+        seeds=len(shared),
+        significant=len(shared) > 1 and not comparison.low <= 0 <= comparison.high,
+    )
+
+
+def _request(final: FinalEvaluation, trial: int, variant: Variant, seed: int, path: Path) -> EvaluateTrial:
     winner = final.state.trials[trial]
     top = final.study.ladder.top
     return final.request(
         EvaluateTrial,
         winner,
         seed,
-        spec=variant,
+        spec=variant.spec,
+        left_out=variant.left_out,
         rung=top,
         fraction=1.0,
         rows=final.study.rows_of(winner, top),
@@ -179,14 +235,14 @@ def _request(final: FinalEvaluation, trial: int, variant: Spec, seed: int, path:
 
 
 def _read_outputs(
-    final: FinalEvaluation, specs: dict[str, Spec], seeds: int
+    final: FinalEvaluation, specs: Mapping[str, Variant], seeds: int
 ) -> tuple[np.ndarray, dict[str, dict[int, np.ndarray]]]:
     """Return the rows, and the outputs of each variant by seed."""
     rows = np.arange(0)
     outputs: dict[str, dict[int, np.ndarray]] = {name: {} for name in specs}
     for name, variant in specs.items():
         for seed in range(seeds):
-            path = final.directory.ablation_predictions(variant.hash, seed)
+            path = final.directory.ablation_predictions(variant.key, seed)
             if path.exists():
                 evaluated, predicted = read_predictions(path)
                 rows = evaluated if name == "" else rows

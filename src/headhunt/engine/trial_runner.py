@@ -166,6 +166,8 @@ class TrialRunner(WorkerData):
     def _train_fold(self, request: EvaluateTrial, spec: Spec, number: int, until: float, stop: Stop) -> _FoldResult:
         """Train on one fold up to a fraction of its steps and predict the rows left out of it."""
         train, evaluated = self._train_rows(request, number), self.folds[number][1]
+        if request.left_out is not None:
+            train = train[self.targets["task"][train] != request.left_out]
         place = request.checkpoint / fold_name(number) if request.checkpoint else None
         earlier = request.resume_from / fold_name(number) if request.resume_from else None
         if earlier is not None and until == 1 and (stored := read_outputs(earlier, len(evaluated))) is not None:

@@ -42,6 +42,7 @@ from headhunt.evaluation.metrics import (
     scorer,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
+from headhunt.evaluation.prediction import Prediction
 from headhunt.evaluation.thresholds import (
     apply_thresholds,
     check_thresholds,
@@ -60,6 +61,7 @@ __all__ = [
     "Evaluation",
     "Metric",
     "Mistake",
+    "Prediction",
     "Rejection",
     "RejectionRule",
     "RejectionScores",

@@ -369,4 +369,8 @@ def load_saved(folder: Path) -> PreTrainedModel:
         )
     if loaded["missing_keys"]:  # transformers would initialise them at random
         raise ModelError(f"its weights lack {', '.join(sorted(loaded['missing_keys'])[:3])}")
+    if loaded["unexpected_keys"] and isinstance(model, HeadhuntMultiTaskForSequenceClassification):
+        # A task that was taken out of config.json: the names of the others would stand for other heads.
+        found = ", ".join(sorted(loaded["unexpected_keys"])[:3])
+        raise ModelError(f"its weights are of other tasks than its config.json: they also have {found}")
     return model

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +14,14 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from .architecture import Head, from_dict
 from .configuration import HeadhuntConfig
 from .heads import HeadModule
 from .model import HeadhuntForSequenceClassification, loss_of, split_pairs, without_pooler
+
+MOST_TASKS, MOST_LAYERS = 64, 1000
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+CLASSIFICATION, REGRESSION = "single_label_classification", "regression"
 
 
 class HeadhuntMultiTaskConfig(HeadhuntConfig):
@@ -29,11 +36,9 @@ class HeadhuntMultiTaskConfig(HeadhuntConfig):
     model_type = "headhunt_multitask"
 
     def __init__(self, tasks: Sequence[dict[str, Any]] = (), task_layers: int = 0, **kwargs: Any) -> None:
-        self.tasks, self.task_layers = list(tasks), task_layers
-        for task in self.tasks:
-            names = [task["name"], task["problem_type"], *task["labels"]]
-            if not all(isinstance(name, str) for name in names) or not isinstance(task["pair"], bool):
-                raise ValueError("A task must have a name, a problem_type, labels that are strings, and pair.")
+        self.tasks, self.task_layers = _check_tasks(tasks), task_layers
+        if type(task_layers) is not int or not 0 <= task_layers <= MOST_LAYERS:
+            raise ValueError(f"task_layers must be a whole number from 0 to {MOST_LAYERS}; found {task_layers!r:.80}.")
         super().__init__(**kwargs)
 
     def of_task(self, number: int) -> HeadhuntConfig:
@@ -50,6 +55,38 @@ class HeadhuntMultiTaskConfig(HeadhuntConfig):
             id2label=dict(enumerate(labels)),
             label2id={label: i for i, label in enumerate(labels)},
         )
+
+
+def _check_tasks(tasks: Any) -> list[dict[str, Any]]:
+    """Return the tasks, which may come from a damaged file."""
+    if not isinstance(tasks, list | tuple) or len(tasks) > MOST_TASKS:
+        found = len(tasks) if isinstance(tasks, list | tuple) else f"{tasks!r:.80}"
+        raise ValueError(f"tasks must be a list of at most {MOST_TASKS} tasks; found {found}.")
+    names = []
+    for number, task in enumerate(tasks):
+        where = f"tasks[{number}]"
+        if not isinstance(task, dict) or not task.keys() >= {"name", "problem_type", "labels", "pair", "head"}:
+            raise ValueError(f"{where} must have a name, a problem_type, labels, pair and head; found {task!r:.80}.")
+        labels, kind = task["labels"], task["problem_type"]
+        if not isinstance(task["name"], str) or not NAME.fullmatch(task["name"]):
+            raise ValueError(f"The name of {where} must be letters, digits, dots, dashes or underscores.")
+        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"The labels of {where} must be a list of strings; found {labels!r:.80}.")
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"Every label of {where} must be different; found {labels!r:.80}.")
+        if kind != (REGRESSION if not labels else CLASSIFICATION):
+            raise ValueError(
+                f"{where} must be {CLASSIFICATION} with labels or {REGRESSION} without; found {kind!r:.80}."
+            )
+        if not isinstance(task["pair"], bool):
+            raise ValueError(f"pair of {where} must be true or false; found {task['pair']!r:.80}.")
+        head = from_dict(Head, task["head"], f"head of {where}")
+        if head.windows is not None or (head.siamese is not None and not task["pair"]):
+            raise ValueError(f"The head of {where} must compare two texts only if it gets two, and have no windows.")
+        names.append(task["name"])
+    if len(set(names)) != len(names):
+        raise ValueError(f"Every task must have its own name; found {', '.join(names):.200}.")
+    return list(tasks)
 
 
 class TaskSwitch:
@@ -103,12 +140,14 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: HeadhuntMultiTaskConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
+        if not config.tasks:
+            raise ValueError("A model of several tasks must have tasks; found none.")
         encoder_config = config.encoder_config if encoder is None else encoder.config
         self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config, trust_remote_code=False))
         self.switch = TaskSwitch()
         if config.task_layers:
             layers = find_layers(self.encoder)
-            if layers is None or not 0 <= config.task_layers <= len(layers):
+            if layers is None or config.task_layers > len(layers):
                 raise ValueError(f"This encoder does not have {config.task_layers} layers that can be copied.")
             for number in range(len(layers) - config.task_layers, len(layers)):
                 layers[number] = TaskLayer(layers[number], len(config.tasks), self.switch)
@@ -156,20 +195,66 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
             kwargs: Ignored; accepted for callers that pass more arguments.
         """
         number = self.find_task(task)
-        head, mask = self.heads[number], torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        if head.compare is not None:
-            input_ids, mask = split_pairs(input_ids, mask, self.config)
-            token_type_ids = None
-        given = {"token_type_ids": token_type_ids} if self.takes_types else {}
-        self.switch.task = number
-        outputs = self.encoder(
-            input_ids=input_ids, attention_mask=mask, output_hidden_states=head.several_layers, **given
-        )
-        states = outputs.hidden_states if head.several_layers else (outputs.last_hidden_state,)
-        logits = head(states, mask.bool())
+        (logits,) = self._logits([number], input_ids, attention_mask, token_type_ids)
         problem_type = self.config.tasks[number]["problem_type"]
         loss = None if labels is None else loss_of(problem_type, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def forward_tasks(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        tasks: Sequence[int | str] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return the logits of several tasks for the same texts. The layers that they share run once.
+
+        Args:
+            input_ids: Token ids (batch, tokens), as for `forward`.
+            attention_mask: 1 for real tokens, 0 for padding (batch, tokens).
+            token_type_ids: 1 in the second text of a pair (batch, tokens).
+            tasks: Names or numbers of tasks; all by default.
+        """
+        numbers = [self.find_task(task) for task in (range(len(self.heads)) if tasks is None else tasks)]
+        found: dict[int, Tensor] = {}
+        for siamese in (False, True):  # a siamese head reads each text of a pair by itself
+            same = [number for number in numbers if (self.heads[number].compare is not None) == siamese]
+            if same:
+                logits = self._logits(same, input_ids, attention_mask, token_type_ids)
+                found |= dict(zip(same, logits, strict=True))
+        return tuple(found[number] for number in numbers)
+
+    def outputs_of_tasks(self, inputs: dict[str, Tensor], tasks: Sequence[int | str]) -> Tensor:
+        """Return probabilities and numbers of several tasks for the same texts, side by side (batch, all outputs)."""
+        found = zip(tasks, self.forward_tasks(**inputs, tasks=tasks), strict=True)
+        labels = {task: self.config.tasks[self.find_task(task)]["labels"] for task in tasks}
+        return torch.cat([x.float().softmax(-1) if labels[task] else x.float() for task, x in found], 1)
+
+    def _logits(self, tasks: list[int], ids: Tensor, mask: Tensor | None, types: Tensor | None) -> list[Tensor]:
+        """Return the logits of tasks whose heads are all siamese or all not."""
+        heads = [self.heads[number] for number in tasks]
+        mask = torch.ones_like(ids) if mask is None else mask
+        if heads[0].compare is not None:
+            ids, mask = split_pairs(ids, mask, self.config)
+            types = None
+        given = {"token_type_ids": types} if self.takes_types else {}
+        all_layers = any(bool(head.several_layers) for head in heads)
+        logits: list[Tensor] = []
+        outputs: Any = None
+        repeated = len(tasks) > 1 and self.config.task_layers > 0
+        with _computed_once(self._shared_modules() if repeated else ()):
+            for number, head in zip(tasks, heads, strict=True):
+                if outputs is None or self.config.task_layers:
+                    self.switch.task = number
+                    outputs = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given)
+                states = outputs.hidden_states if head.several_layers else (outputs.last_hidden_state,)
+                logits.append(head(states, mask.bool()))
+        return logits
+
+    def _shared_modules(self) -> list[nn.Module]:
+        """Return the embeddings and the layers below those that are copied."""
+        embeddings = [module for name, module in self.encoder.named_children() if "embed" in name]
+        return [*embeddings, *(layer for layer in find_layers(self.encoder) or [] if not isinstance(layer, TaskLayer))]
 
     @property
     def most_outputs(self) -> int:
@@ -202,6 +287,32 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
 
 HeadhuntMultiTaskConfig.register_for_auto_class()
 HeadhuntMultiTaskForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+@contextlib.contextmanager
+def _computed_once(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Let each module compute its output once in the block, and return the same again in later passes."""
+    earlier = [vars(module).get("forward") for module in modules]
+    for module in modules:
+        module.forward = _remembering(module.forward)
+    try:
+        yield
+    finally:
+        for module, forward in zip(modules, earlier, strict=True):
+            del module.forward
+            if forward is not None:
+                module.forward = forward
+
+
+def _remembering(forward: Any) -> Any:
+    outputs: list[Any] = []
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        if not outputs:
+            outputs.append(forward(*args, **kwargs))
+        return outputs[0]
+
+    return compute
 
 
 def find_layers(encoder: nn.Module) -> nn.ModuleList | None:

@@ -55,15 +55,20 @@ def write(
         result: Result of the search.
         command: Command that produced the model.
     """
-    facts = storage.read_json(folder / MODEL_INFO)
-    config = storage.read_json(folder / "config.json")
-    facts |= {name: config.get(name) for name in ("thresholds", "rejection", "tasks")}
+    facts = read_facts(folder)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     # An atomic write makes a new file: models in a run may share their files by hard links.
     storage.write_text(
         folder / FILE, render(facts, folder=folder.name, task=task, result=result, command=command, size=size)
     )
     return folder / FILE
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what `render` needs to know of a saved model."""
+    config = storage.read_json(folder / "config.json")
+    settings = {name: config.get(name) for name in ("thresholds", "rejection", "tasks")}
+    return {**storage.read_json(folder / MODEL_INFO), **settings}
 
 
 def render(
@@ -78,7 +83,7 @@ def render(
     """Return the card as text.
 
     Args:
-        facts: The contents of `headhunt.json`, and `thresholds`, `rejection` and `tasks` of `config.json`.
+        facts: The contents of `headhunt.json`, and settings of `config.json`; see `read_facts`.
         folder: Name of the folder, for the examples.
         task: Description of the data; if None, the one in the facts.
         result: Result of the search.

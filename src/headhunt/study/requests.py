@@ -62,6 +62,8 @@ class EvaluateTrial(Request):
     """Directory of the state to continue from; if it is missing, training starts from the seed."""
     predictions: Path | None = None
     """File for the predictions."""
+    left_out: int | None = None
+    """Several tasks: number of the task whose rows are not trained on; None trains on all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,8 @@ def prepare_heads(
         return
     for number, head in enumerate(heads):
         rows = np.flatnonzero(tokens.tasks == number)
+        if not len(rows):  # an ablation leaves a task out
+            continue
         part, values = objective.of_task(tokens.tasks[rows]), targets[rows]
         if part.problem_type != "regression":
             values = values.astype(np.int64)

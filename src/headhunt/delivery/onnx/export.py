@@ -11,10 +11,8 @@ An export appears only if its logits agree with those of the model.
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headhunt.data import Split, load_labelled, load_texts
+from headhunt.delivery.onnx.graph import JoinedTasks, choose_tasks, silent, write_graph
 from headhunt.errors import DataError, ModelError
 from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, measure
-from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
-from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.predictor import CARD, Predictor
 from headhunt.run.directory import RunDirectory
 from headhunt.run.schema import RunError
@@ -42,7 +37,6 @@ GRAPH, FULL_PRECISION = "model.onnx", "full_precision.onnx"
 TOLERANCE = 1e-4  # largest allowed difference of a logit, as a fraction of the largest logit if that is above 1
 NUMBER_TOLERANCE = 1e-3  # of a predicted number: solved heads add up thousands of terms that nearly cancel
 MAX_LOSS = 0.5  # points of the score
-OPSET = 20
 COMPARED = 64  # texts of the task on which logits are compared
 # Compared for every model: short and long texts, other scripts, and input that is hard for tokenizers.
 SENTENCES = (
@@ -94,7 +88,7 @@ def export(
     out: str | Path,
     *,
     data: Any = None,
-    task: str | None = None,
+    task: str | Sequence[str] | None = None,
     int8: bool = False,
     max_loss: float = MAX_LOSS,
     **columns: str | None,
@@ -106,7 +100,8 @@ def export(
         out: Folder to write; new or empty. It appears when the export is complete.
         data: Texts of the task to compare logits on, labelled if `int8` is set; anything that `Task.load` takes. By
             default made-up sentences, and for `int8` the validation rows of the run that `folder` belongs to.
-        task: Name of the task whose model is written, for a model of several tasks.
+        task: Name of a task, or several names, for a model of several tasks. By default all are in the graph, with an
+            output each, if all take one text or all take two. The layers that they share are in it once.
         int8: Store weights in 8 bits, if the score drops by at most `max_loss`.
         max_loss: Points of the task's score (of 100) that 8 bits may cost; otherwise the graph stays in 32 bits.
         columns: Names of the columns `text`, `text_b` and `label` in `data`; detected by default.
@@ -118,7 +113,9 @@ def export(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"out= must be a new or empty folder; {out} is not empty.")
-    predictor = Predictor.load(folder, device=torch.device("cpu"), precision="fp32").for_task(task)
+    predictor = choose_tasks(Predictor.load(folder, device=torch.device("cpu"), precision="fp32"), task)
+    if int8 and isinstance(predictor.model, JoinedTasks):
+        raise ModelError("int8= is measured on rows of one task; this model has several. Give task=.")
     rows, source = labelled_rows(predictor, Path(folder), data, columns) if int8 else (None, "")
     texts, texts_b = comparison_texts(predictor, rows, data, columns)
     measured = None
@@ -128,7 +125,8 @@ def export(
         write_metadata(predictor, partial / CARD, inputs)
         model = runtime.Model(partial)
         difference = compare(predictor, model, texts, texts_b)
-        tolerance = NUMBER_TOLERANCE if predictor.problem_type == "regression" else TOLERANCE
+        numbers = predictor.problem_type == "regression" or any(not task.labels for task in model.tasks)
+        tolerance = NUMBER_TOLERANCE if numbers else TOLERANCE
         if not difference <= tolerance:
             raise ModelError(
                 f"The logits of the graph must be within {tolerance:g} of the model's; found {difference:.2g} over "
@@ -155,57 +153,6 @@ def try_int8(folder: Path, model: Any, rows: Split, source: str, max_loss: float
     else:
         (folder / FULL_PRECISION).replace(folder / GRAPH)
     return Int8(DEFAULT_METRIC[model.problem_type], len(rows), source, before, after, loss, accepted)
-
-
-class Logits(nn.Module):
-    """The model with positional tensors as input and one tensor as output."""
-
-    def __init__(self, model: nn.Module, inputs: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.inputs = model, tuple(inputs)
-
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """Return logits (batch, outputs)."""
-        return self.model(**dict(zip(self.inputs, tensors, strict=True))).logits
-
-
-def write_graph(predictor: Predictor, path: Path) -> list[str]:
-    """Write the graph and return the names of its inputs.
-
-    The graph comes from torch.export, not from tracing: a traced graph keeps the example's lengths in its attention
-    masks and is silently wrong for any other.
-    """
-    texts, texts_b = ["a", "a b c d", "a b"], ["b c", "a", "b c d e"]
-    batch = predictor.tokenise(texts, texts_b if predictor.pair else None).batch(np.arange(3))
-    if not reads_types(predictor.model):
-        batch.pop("token_type_ids", None)
-    with silent(), eager_attention(predictor.model):
-        program = torch.onnx.export(
-            Logits(predictor.model, list(batch)),
-            tuple(batch.values()),
-            dynamo=True,
-            dynamic_shapes=(tuple({0: "batch", 1: "tokens"} for _ in batch),),
-            input_names=list(batch),
-            output_names=["logits"],
-            opset_version=OPSET,
-            verbose=False,
-        )
-        assert program is not None
-        for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # contains source lines and paths of this machine
-        program.save(path)
-    return list(batch)
-
-
-@contextlib.contextmanager
-def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Use eager attention in the block: torch's fused attention gives a slower graph."""
-    previous = model.base_model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(previous)
 
 
 def quantize(graph: Path, full_precision: Path) -> None:
@@ -273,6 +220,7 @@ def write_metadata(
     from headhunt.delivery.onnx import runtime
 
     special = SpecialTokens.of(predictor.tokenizer, predictor.pair)
+    tasks = predictor.model.tasks if isinstance(predictor.model, JoinedTasks) else []
     metadata = runtime.Metadata(
         problem_type=predictor.problem_type,
         labels=list(predictor.labels),
@@ -284,6 +232,7 @@ def write_metadata(
             list(special.before), list(special.between), list(special.after), special.pad
         ),
         inputs=list(inputs),
+        tasks=[runtime.TaskOutput(task["name"], task["problem_type"], list(task["labels"])) for task in tasks],
         thresholds=list(predictor.thresholds) if predictor.thresholds else None,
         rejection=None if predictor.rejection is None else runtime.Rejection(**asdict(predictor.rejection)),
         facts={
@@ -293,13 +242,6 @@ def write_metadata(
         },
     )
     write_json(path, metadata.to_dict())
-
-
-def reads_types(model: nn.Module) -> bool:
-    """Return whether token types matter. Siamese heads encode the two texts separately, without types."""
-    models = model.members if isinstance(model, HeadhuntEnsembleForSequenceClassification) else [model]
-    siamese = [isinstance(each, HeadhuntForSequenceClassification) and each.head.compare is not None for each in models]
-    return not all(siamese)
 
 
 def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[str, str | None]) -> tuple[Split, str]:
@@ -374,19 +316,3 @@ def load_runtime() -> ModuleType:
     from headhunt.delivery.onnx import runtime
 
     return runtime
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Silence the logs and warnings of the exporters in the block."""
-    loggers = [logging.getLogger("torch.onnx"), logging.getLogger()]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -13,6 +13,8 @@ From Python:
     model = Model("folder")
     model.predict(["a text"])    # [{"label": "good", "probability": 0.98, "probabilities": {"good": 0.98, …}}]
     model.outputs(texts)         # the same as one array (texts, labels), for many texts
+
+A model of several tasks prints one line for each task, and predicts {"task": {"label": "good", …}, …}.
 """
 
 from __future__ import annotations
@@ -54,11 +56,27 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class TaskOutput:
+    """One of several tasks of a graph. The name of its output is "logits." and its own name."""
+
+    name: str
+    problem_type: str
+    labels: list[str]
+    """Class names; empty in regression."""
+
+    @property
+    def width(self) -> int:
+        """Number of outputs."""
+        return len(self.labels) or 1
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The content of an export's `headhunt.json`."""
 
     problem_type: str
-    """As in transformers: "single_label_classification", "multi_label_classification" or "regression"."""
+    """As in transformers: "single_label_classification", "multi_label_classification" or "regression"; "multi_task" if
+    there are `tasks`."""
     labels: list[str]
     pair: bool
     """Whether the model takes pairs of texts."""
@@ -71,6 +89,8 @@ class Metadata:
     special_tokens: SpecialTokens
     inputs: list[str]
     """Names of the inputs of the graph."""
+    tasks: list[TaskOutput] = field(default_factory=list)
+    """Several tasks, whose outputs are side by side in this order; empty for one task."""
     thresholds: list[float] | None = None
     """Probability from which a row has a label, for each of several labels; 0.5 if missing."""
     rejection: Rejection | None = None
@@ -90,12 +110,14 @@ class Metadata:
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
         for name in ("thresholds", "rejection"):  # missing in exports of earlier versions
             data.setdefault(name, None)
+        data.setdefault("tasks", [])
         names = {item.name for item in fields(cls)} - {"facts"}
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
         _check_types(path, known)
         _check_thresholds(path, known["thresholds"], known["labels"])
         known["rejection"] = _read_rejection(path, known["rejection"], known["labels"])
+        known["tasks"] = _read_tasks(path, known["tasks"], known["problem_type"])
         return cls(**known, facts=data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,6 +151,16 @@ def _read_rejection(path: Path, data: Any, labels: list[str]) -> Rejection | Non
     return Rejection(threshold, label)
 
 
+def _read_tasks(path: Path, data: Any, problem_type: str) -> list[TaskOutput]:
+    tasks = [TaskOutput(**task) for task in data] if isinstance(data, list) else []
+    texts = [text for task in tasks for text in (task.name, task.problem_type)]
+    labels = [task.labels for task in tasks]
+    good = all(isinstance(each, list) and all(isinstance(label, str) for label in each) for each in labels)
+    if not good or not all(isinstance(text, str) for text in texts) or bool(tasks) != (problem_type == "multi_task"):
+        raise ValueError(f"tasks of {path} must have names, problem types and labels; export again.")
+    return tasks
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """The tokens of one text or pair."""
@@ -156,6 +188,7 @@ class Model:
         self.problem_type, self.labels = self.metadata.problem_type, self.metadata.labels
         self.pair, self.max_length = self.metadata.pair, self.metadata.max_length
         self.thresholds, self.rejection = self.metadata.thresholds, self.metadata.rejection
+        self.tasks = self.metadata.tasks
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -173,16 +206,21 @@ class Model:
     def predict(self, texts: str | Sequence[str], texts_b: str | Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Return label, probability and all probabilities for each text, or for each pair with `texts_b`.
 
-        A model that rejects texts also returns `rejected`; the label of a rejected text is None.
+        A model that rejects texts also returns `rejected`; the label of a rejected text is None. A model of several
+        tasks returns such a prediction for each task, by name.
         """
         texts = [texts] if isinstance(texts, str) else texts
         texts_b = [texts_b] if isinstance(texts_b, str) else texts_b
         return [self.prediction(row) for row in self.outputs(texts, texts_b)]
 
     def outputs(self, texts: Sequence[str], texts_b: Sequence[str] | None = None, batch: int = 64) -> np.ndarray:
-        """Return probabilities (texts, labels), or numbers (texts,), in the order of the texts."""
+        """Return probabilities (texts, labels), or numbers (texts,), in the order of the texts.
+
+        The outputs of several tasks are side by side (texts, outputs of all tasks).
+        """
         self._check(texts, texts_b)
-        shape = (len(texts),) if self.problem_type == "regression" else (len(texts), len(self.labels))
+        width = sum(task.width for task in self.tasks) or len(self.labels)
+        shape = (len(texts),) if self.problem_type == "regression" else (len(texts), width)
         outputs = np.zeros(shape, np.float32)
         for start in range(0, len(texts), WINDOW):
             stop = start + WINDOW
@@ -195,18 +233,26 @@ class Model:
         return outputs
 
     def prediction(self, row: np.ndarray) -> dict[str, Any]:
-        """Return one row of `outputs` as label, probability and all probabilities."""
-        if self.problem_type == "regression":
+        """Return one row of `outputs` as label, probability and all probabilities; by task if there are several."""
+        if self.tasks:
+            return {
+                task.name: self._answer(task.problem_type, task.labels, part if task.labels else part[0])
+                for task, part in zip(self.tasks, self._by_task(row), strict=True)
+            }
+        return self._answer(self.problem_type, self.labels, row)
+
+    def _answer(self, problem_type: str, labels: Sequence[str], row: Any) -> dict[str, Any]:
+        if problem_type == "regression":
             return {"label": float(row), "probability": None, "probabilities": {}}
-        probabilities = dict(zip(self.labels, row.tolist(), strict=True))
-        if self.problem_type == "single_label_classification":
+        probabilities = dict(zip(labels, row.tolist(), strict=True))
+        if problem_type == "single_label_classification":
             label: Any = max(probabilities, key=probabilities.__getitem__)
             answer = {"label": label, "probability": probabilities[label], "probabilities": probabilities}
             if self.rejection is None:
                 return answer
             rejected = probabilities[label] < self.rejection.threshold or label == self.rejection.label
             return {**answer, "label": None if rejected else label, "rejected": rejected}
-        thresholds = self.thresholds or [0.5] * len(self.labels)
+        thresholds = self.thresholds or [0.5] * len(labels)
         chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
         return {
             "label": list(chosen),
@@ -215,17 +261,20 @@ class Model:
         }
 
     def run(self, rows: Sequence[Encoded]) -> np.ndarray:
-        """Run one forward pass and return probabilities (rows, labels), or numbers (rows,)."""
+        """Run one forward pass and return probabilities (rows, labels), or numbers (rows,); see `outputs`."""
         logits = self.logits(rows)
-        if self.problem_type == "regression":
-            return logits[:, 0]
-        if self.problem_type == "multi_label_classification":
-            return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid in a form that cannot overflow
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        return powers / powers.sum(1, keepdims=True)
+        if self.tasks:
+            parts = zip(self.tasks, self._by_task(logits), strict=True)
+            outputs = [activate(task.problem_type, part) for task, part in parts]
+            return np.concatenate([each.reshape(len(rows), -1) for each in outputs], 1)
+        return activate(self.problem_type, logits)
+
+    def _by_task(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return the columns of each task."""
+        return np.split(values, np.cumsum([task.width for task in self.tasks])[:-1], axis=-1)
 
     def logits(self, rows: Sequence[Encoded]) -> np.ndarray:
-        """Run one forward pass over rows padded to the longest of them and return the logits."""
+        """Run one forward pass over rows padded to the longest of them and return the logits, of all tasks."""
         shape = len(rows), max(len(row) for row in rows)
         ids = np.full(shape, self.metadata.special_tokens.pad, np.int64)
         mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -234,8 +283,9 @@ class Model:
             mask[i, : len(row)] = 1
             types[i, row.second : len(row)] = 1
         tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-        (logits,) = self.session.run(["logits"], {name: tensors[name] for name in self.metadata.inputs})
-        return logits
+        names = [f"logits.{task.name}" for task in self.tasks] or ["logits"]
+        logits = self.session.run(names, {name: tensors[name] for name in self.metadata.inputs})
+        return np.concatenate(logits, 1) if self.tasks else logits[0]
 
     # ------------------------------------------------------------------------------------------ tokens
 
@@ -287,6 +337,16 @@ class Model:
             raise ValueError(f"Each text needs a second one; found {len(texts)} and {len(texts_b)}.")
 
 
+def activate(problem_type: str, logits: np.ndarray) -> np.ndarray:
+    """Return probabilities (rows, labels), or numbers (rows,), from logits."""
+    if problem_type == "regression":
+        return logits[:, 0]
+    if problem_type == "multi_label_classification":
+        return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid in a form that cannot overflow
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
 # ---------------------------------------------------------------------------------------------- command line
 
 
@@ -320,11 +380,13 @@ def read_lines(pair: bool, max_rows: int = 1024) -> Iterator[list[list[str]]]:
 
 
 def print_predictions(model: Model, rows: list[list[str]]) -> None:
-    """Print label and probability, one line for each row."""
+    """Print label and probability, one line for each row; with several tasks, one for each task after its name."""
     for prediction in model.predict(*map(list, zip(*rows, strict=True))):
-        label, probability = prediction["label"], prediction["probability"]
-        label = "|".join(label) if isinstance(label, list) else "" if label is None else label
-        print(label if probability is None else f"{label}\t{probability:.4f}", flush=True)
+        for name, answer in prediction.items() if model.tasks else [("", prediction)]:
+            label, probability = answer["label"], answer["probability"]
+            label = "|".join(label) if isinstance(label, list) else "" if label is None else label
+            words = [*([name] if name else []), str(label), *([] if probability is None else [f"{probability:.4f}"])]
+            print("\t".join(words), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import ipaddress
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,14 @@ from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, 
 if TYPE_CHECKING:
     from headhunt.delivery.onnx.runtime import Model
 
+JOINED = {"texts": False, "pairs": True}
+"""Paths of several tasks at once, and whether they take two texts."""
 EXPORT = """
 import sys
 from headhunt.delivery.onnx.export import export
 from headhunt.errors import HeadhuntError
 try:
-    export(sys.argv[-2], sys.argv[-1], task=sys.argv[1] if len(sys.argv) > 3 else None)
+    export(sys.argv[-2], sys.argv[-1], task=sys.argv[1:-2] or None)
 except HeadhuntError as error:
     sys.exit(str(error))
 """
@@ -82,41 +84,61 @@ def serve(
         options: dict[str, Any] = {"model_instances": model_instances, "max_batch": max_batch}
         options |= {"limits": limits, "token": token}
         service: Service | TaskServices
+        cores = threads // model_instances
         if tasks := tasks_of(Path(folder)):
-            loaded = {task: load_model(folder, threads // model_instances, notify, task) for task in tasks}
-            service = TaskServices({task: Service(model, **options) for task, model in loaded.items()})
+            groups = join_tasks(tasks)
+            loaded = {task: load_model(folder, cores, notify, [task]) for task in tasks}
+            joined = {path: load_model(folder, cores, notify, names) for path, names in groups.items()}
+            service = TaskServices(
+                {task: Service(model, **options) for task, model in loaded.items()},
+                {path: Service(model, **options) for path, model in joined.items()},
+            )
             notify(f"tasks: {', '.join(f'/tasks/{task}/predict' for task in tasks)}")
+            for path, names in groups.items():
+                notify(f"all of {', '.join(names)} at once: /{path}/predict")
         else:
-            service = Service(load_model(folder, threads // model_instances, notify), **options)
+            service = Service(load_model(folder, cores, notify), **options)
         # A thread that has finished a forward pass should not wait for the interpreter longer than a request takes.
         sys.setswitchinterval(0.0005)
         Server(service, notify=notify).run([listening_socket])
 
 
-def tasks_of(folder: Path) -> tuple[str, ...]:
-    """Return the names of the tasks of a saved model of several tasks; () for any other folder.
+def tasks_of(folder: Path) -> dict[str, bool]:
+    """Return the names of the tasks of a saved model of several tasks, and True for those that take two texts.
+
+    Any other folder has none.
 
     Raises:
         ModelError: If its config.json is not valid.
     """
     try:
         if read_json(folder / "headhunt.json").get("problem_type") != "multi_task":
-            return ()
-        return tuple(str(task["name"]) for task in read_json(folder / "config.json")["tasks"])
+            return {}
+        return {str(task["name"]): bool(task["pair"]) for task in read_json(folder / "config.json")["tasks"]}
     except OSError:
-        return ()  # loading says what is missing
+        return {}  # loading says what is missing; an export of several tasks has no config.json
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ModelError(f"{folder} must be a model that Headhunt saved; its files are not valid.") from None
 
 
-def load_model(folder: str | Path, threads: int, notify: Callable[[str], None], task: str | None = None) -> Model:
+def join_tasks(tasks: Mapping[str, bool]) -> dict[str, list[str]]:
+    """Return the tasks that are also served together, by path: those of one text, and those of two.
+
+    Args:
+        tasks: Names of tasks, and True for those that take two texts.
+    """
+    groups = {path: [name for name, two in tasks.items() if two == pair] for path, pair in JOINED.items()}
+    return {path: names for path, names in groups.items() if len(names) > 1}
+
+
+def load_model(folder: str | Path, threads: int, notify: Callable[[str], None], tasks: Sequence[str] = ()) -> Model:
     """Load an ONNX export, or export a folder that Headhunt saved and load that.
 
     Args:
         folder: An export, or a folder that Headhunt saved.
         threads: Cores for one forward pass.
         notify: Called before work that takes time.
-        task: Name of the task, for a model of several tasks.
+        tasks: Names of one or more tasks, for a model of several tasks.
 
     Raises:
         ModelError: If the folder has no model, or a package is missing.
@@ -129,12 +151,12 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None], 
         raise not_a_model(folder)
     if (folder / "model.onnx").is_file():
         return _open_export(Model, folder, threads)
-    export = cached_export(folder, notify, task)
+    export = cached_export(folder, notify, tasks)
     try:
         return _open_export(Model, export, threads)
     except ModelError:  # a damaged entry of the cache is made again
         remove(export)
-        return _open_export(Model, cached_export(folder, notify, task), threads)
+        return _open_export(Model, cached_export(folder, notify, tasks), threads)
 
 
 def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
@@ -148,9 +170,9 @@ def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
 
 
-def cached_export(folder: Path, notify: Callable[[str], None], task: str | None = None) -> Path:
-    """Return the ONNX export of a saved model, or of one of its tasks, in the cache; export it first if necessary."""
-    key = _hash_contents(folder, task)
+def cached_export(folder: Path, notify: Callable[[str], None], tasks: Sequence[str] = ()) -> Path:
+    """Return the ONNX export of a saved model, or of some of its tasks, in the cache; export it first if necessary."""
+    key = _hash_contents(folder, tasks)
     exports = cache_dir("exports")
     out = exports / key
     lock = hold_lock(exports / f"{key}.lock", timeout=-1)
@@ -159,10 +181,10 @@ def cached_export(folder: Path, notify: Callable[[str], None], task: str | None 
             mark_used(out)
             notify(f"using the ONNX export of {folder} in {out}")
             return out
-        what = str(folder) if task is None else f"task {task} of {folder}"
+        what = f"{folder} ({', '.join(tasks)})" if tasks else str(folder)
         notify(f"{what} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
-        command = [sys.executable, "-c", EXPORT, *([task] if task else []), str(folder), str(out)]
+        command = [sys.executable, "-c", EXPORT, *tasks, str(folder), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
@@ -175,9 +197,9 @@ def cached_export(folder: Path, notify: Callable[[str], None], task: str | None 
     return out
 
 
-def _hash_contents(folder: Path, task: str | None = None) -> str:
-    """Return a hash of the names and contents of all files of a model, its task, and the version of Headhunt."""
-    digest = hashlib.sha256(f"{__version__}{'' if task is None else f' {task}'}".encode())
+def _hash_contents(folder: Path, tasks: Sequence[str] = ()) -> str:
+    """Return a hash of the names and contents of all files of a model, its tasks, and the version of Headhunt."""
+    digest = hashlib.sha256(" ".join([__version__, *tasks]).encode())
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix != ".md":
             with path.open("rb") as file:

@@ -41,10 +41,10 @@ function percent(share) {
   return `${(100 * share).toFixed(1)} %`;
 }
 
-function show(prediction) {
+function answer(prediction, problemType) {
   const elements = [];
-  if (facts.problem_type === "regression") elements.push(make("div", String(Number(prediction.label.toPrecision(6))), "label"));
-  else if (facts.problem_type === "multi_label_classification") elements.push(make("div", prediction.label.join(", ") || "none of the labels", "label"));
+  if (problemType === "regression") elements.push(make("div", String(Number(prediction.label.toPrecision(6))), "label"));
+  else if (problemType === "multi_label_classification") elements.push(make("div", prediction.label.join(", ") || "none of the labels", "label"));
   else elements.push(make("div", prediction.rejected ? "no answer: rejected" : prediction.label, "label"));
   const ordered = Object.entries(prediction.probabilities).sort((a, b) => b[1] - a[1]);
   for (const [name, share] of ordered.slice(0, MAX_BARS)) {
@@ -58,7 +58,12 @@ function show(prediction) {
     elements.push(bar);
   }
   if (ordered.length > MAX_BARS) elements.push(make("div", `and ${ordered.length - MAX_BARS} more`, "quiet"));
-  at("prediction").replaceChildren(...elements);
+  return elements;
+}
+
+function show(prediction) {
+  const parts = facts.tasks.flatMap(([name, type]) => [make("h3", name), ...answer(prediction[name], type)]);
+  at("prediction").replaceChildren(...(facts.tasks.length ? parts : answer(prediction, facts.problem_type)));
 }
 
 at("form").addEventListener("submit", async (event) => {

@@ -136,6 +136,8 @@ def _document_token(pages: FastAPI) -> None:
 def summarize(model: Model) -> str:
     """Return one sentence about the input and the output of a model."""
     given = "Two texts" if model.pair else "A text"
+    if model.tasks:
+        return f"{given} in, {len(model.tasks)} tasks out: {', '.join(task.name for task in model.tasks)}"
     if model.problem_type == "regression":
         return f"{given} in, a number out"
     number = len(model.labels)
@@ -153,6 +155,7 @@ def render_page(model: Model, schema: RequestSchema, needs_token: bool) -> tuple
     facts = {
         "title": summarize(model),
         "problem_type": model.problem_type,
+        "tasks": [[task.name, task.problem_type] for task in model.tasks],
         "example": schema.examples()["single"],
         "names": {"text": "First text" if model.pair else "Text", "text_b": "Second text"},
         "characters": schema.limits.max_characters,

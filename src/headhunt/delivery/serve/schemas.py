@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -129,20 +130,31 @@ class RequestSchema:
         }
 
 
-def response_models(model: Model) -> tuple[type[BaseModel], type[BaseModel]]:
-    """Return pydantic models of one prediction and of a list of them."""
+def response_models(model: Model) -> tuple[Any, type[BaseModel]]:
+    """Return types of one prediction and of a list of them."""
+    if model.tasks:
+        each = [
+            _prediction_model(task.problem_type, task.labels, f"Prediction{i}") for i, task in enumerate(model.tasks)
+        ]
+        names = tuple(task.name for task in model.tasks)
+        prediction: Any = dict[Literal[names], Union[tuple(each)]]  # type: ignore[misc, valid-type]  # noqa: UP007
+    else:
+        prediction = _prediction_model(model.problem_type, model.labels, "Prediction", model.rejection is not None)
+    return prediction, create_model("Predictions", predictions=(list[prediction], ...))
+
+
+def _prediction_model(problem_type: str, labels: Sequence[str], name: str, rejects: bool = False) -> type[BaseModel]:
     label: Any = float
     probability: Any = None
-    if model.problem_type == "single_label_classification":
-        label, probability = Literal[tuple(model.labels)], float
-    elif model.problem_type == "multi_label_classification":
-        label, probability = list[Literal[tuple(model.labels)]], float | None  # type: ignore[misc]
+    if problem_type == "single_label_classification":
+        label, probability = Literal[tuple(labels)], float
+    elif problem_type == "multi_label_classification":
+        label, probability = list[Literal[tuple(labels)]], float | None  # type: ignore[misc]
     fields: dict[str, Any] = {"label": (label, ...), "probability": (probability, ...)}
     fields["probabilities"] = (dict[str, float], ...)
-    if model.rejection is not None:
+    if rejects:
         fields |= {"label": (label | None, ...), "rejected": (bool, ...)}
-    prediction = create_model("Prediction", **fields)
-    return prediction, create_model("Predictions", predictions=(list[prediction], ...))  # type: ignore[valid-type]
+    return create_model(name, **fields)
 
 
 def _make_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:

@@ -19,14 +19,18 @@ PAGE = """<!doctype html>
 class TaskServices:
     """A `Service` for each task: `/tasks/NAME/predict`, `/tasks/NAME/metrics` and a page at `/tasks/NAME/`.
 
-    `/` lists the tasks, as a page or as JSON, and `/health` is ready if all of them are.
+    `/texts/predict` has the predictions of all tasks of one text, and `/pairs/predict` those of all tasks of two, each
+    from one forward pass. `/` lists the tasks, and `/health` is ready if all of them are.
 
     Args:
         services: The service of each task, by name.
+        joined: Services of several tasks at once, by path.
     """
 
-    def __init__(self, services: Mapping[str, Service]) -> None:
-        self.services = dict(services)
+    def __init__(self, services: Mapping[str, Service], joined: Mapping[str, Service] | None = None) -> None:
+        self.tasks = tuple(services)
+        self.services = {f"{PREFIX}{name}": service for name, service in services.items()}
+        self.services |= {f"/{path}": service for path, service in (joined or {}).items()}
 
     @property
     def limits(self) -> Limits:
@@ -52,23 +56,26 @@ class TaskServices:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope["path"])
-        name, slash, rest = path.removeprefix(PREFIX).partition("/")
-        if path.startswith(PREFIX) and slash and name in self.services:
+        words = path.split("/")
+        root = "/".join(words[:3] if path.startswith(PREFIX) else words[:2])
+        if root in self.services and path != root:
             # In place: the server looks here for the forward passes to cancel if the client disconnects.
-            scope.update(path=f"/{rest}", raw_path=f"/{rest}".encode(), root_path=f"{PREFIX}{name}")
-            await self.services[name](scope, receive, send)
+            rest = path.removeprefix(root)
+            scope.update(path=rest, raw_path=rest.encode(), root_path=root)
+            await self.services[root](scope, receive, send)
         elif path == "/health":
             ready = all(service.is_ready() for service in self.services.values())
             await send_json(send, 200 if ready else 503, {"live": True, "ready": ready})
         elif path == "/":
             await self._list_tasks(send)
         else:
-            names = ", ".join(self.services)
+            names = ", ".join(self.tasks)
             message = f"This service has several tasks: {names}. Use {PREFIX}NAME/predict, {PREFIX}NAME/ or /health."
             await send_json(send, 404, {"error": message}, unread=receive)
 
     async def _list_tasks(self, send: Send) -> None:
-        links = "".join(f'<li><a href="{PREFIX[1:]}{escape(name)}/">{escape(name)}</a></li>' for name in self.services)
+        paths = [root[1:] for root in self.services]
+        links = "".join(f'<li><a href="{escape(path)}/">{escape(path.split("/")[-1])}</a></li>' for path in paths)
         body = PAGE.format(links=links).encode()
         policy = b"default-src 'none'; form-action 'none'; frame-ancestors 'none'"
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)]
