@@ -32,6 +32,17 @@ def pick_device(name: str | None = None) -> torch.device:
     return torch.device("cpu")
 
 
+def set_seed(seed: int, device: torch.device) -> None:
+    """Seed the random numbers of a device.
+
+    `torch.manual_seed` also records the stack for devices that are not there, which takes as long as a step of a head.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def sixteen_bit(device: torch.device) -> bool:
     """Return True if the device computes faster in bfloat16 than in float32."""
     if device.type == "cuda":

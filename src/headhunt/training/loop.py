@@ -26,7 +26,7 @@ from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of, heads_of
 from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
-from headhunt.training.device import autocast, pick_device
+from headhunt.training.device import autocast, pick_device, set_seed
 from headhunt.training.dropout import quick_dropout
 from headhunt.training.head_init import Standardizer, prepare_heads
 from headhunt.training.objectives import Objective, Perturbation, TaskObjectives, smart
@@ -261,7 +261,7 @@ class Training:
         objective = self.objective.of_task(self.tokens.tasks_of(rows))
 
         def logits() -> Tensor:
-            torch.manual_seed(seed)  # the same dropout in every pass over this batch
+            set_seed(seed, self.device)  # the same dropout in every pass over this batch
             return self.model(**batch).logits
 
         with autocast(self.device, self.precision):

@@ -13,7 +13,7 @@ from torch.nn import functional
 from headhunt.errors import ModelError
 from headhunt.modeling.masked import set_frequencies
 from headhunt.spec import Recipe
-from headhunt.training.device import autocast
+from headhunt.training.device import autocast, set_seed
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective, Perturbation
 from headhunt.training.tokens import Tokens
@@ -67,7 +67,7 @@ class MaskedTraining(Training):
         )
         labels, places = torch.from_numpy(ids[chosen]).to(self.device), torch.from_numpy(chosen).to(self.device)
         batch["input_ids"] = torch.from_numpy(replaced)
-        torch.manual_seed(int(randomness.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+        set_seed(int(randomness.generate_state(1, np.uint64)[0] >> np.uint64(1)), self.device)
 
         def select(module: nn.Module, inputs: object, output: Any) -> Any:
             # The vocabulary is large: logits of tokens that are not predicted would take most of the time.
