@@ -27,9 +27,14 @@ PRESET = Space.load("encoder", 2)
 TINY = Space(
     "tiny encoder",
     {
-        "shape": {**PRESET.tree["shape"], "width": Choice((16, 256)), "vocabulary": 300},
+        "shape": {
+            **PRESET.tree["shape"],
+            "initial": Choice(("random", "spread")),
+            "width": Choice((16, 256)),
+            "vocabulary": 300,
+        },
         "head": PRESET.tree["head"],
-        "recipe": {**PRESET.tree["recipe"], "epochs": 4.0, "learning_rate": 3e-3},
+        "recipe": {"epochs": 10.0, "learning_rate": 3e-3, "batch_size": 8, "weight_decay": Choice((0.0, 0.01))},
     },
 )
 OPTIONS = {"space": TINY, "strategy": "random", "max_size": 0.5}  # MB: encoders of width 256 are too large
