@@ -99,7 +99,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> str:
                 best = item["score"]
         data = {"items": items, "fronts": {cost: ordered}, "metric": "accuracy"}
         chart = front(data, cost, label, wide)
-        body.append(chart.replace("<svg ", f'<svg x="{place * wide}" y="26" width="{wide}" height="300" ', 1))
+        body.append(chart.replace("<svg ", f'<svg x="{place * wide}" y="26" ', 1))
     # A picture in a page cannot follow its theme, so the colours are those of the light one.
     colours = "--paper:#fff;--ink:#1d2327;--quiet:#5d666c;--grid:#e9ebe7;--faint:#b9c0c0;--accent:#0b7a75"
     style = f"<style>svg{{{colours};--sans:system-ui,sans-serif}}{read_asset('charts.css')}</style>"
