@@ -122,6 +122,17 @@ def test_spaces_page_shows_a_space_that_loads(tmp_path):
     assert space.draw(0, encoder="any").recipe.freeze in ("embeddings", 2, 3)
 
 
+def test_encoder_page_shows_a_space_that_loads(tmp_path):
+    from headhunt.spec import Space
+
+    page = (ROOT / "docs/encoder_space.md").read_text()
+    (text,) = re.findall(r"<!-- small.toml -->\n```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "small.toml").write_text(text)
+    space = Space.load(tmp_path / "small.toml")
+    assert space.size() == 2 * 3 * 2 * 2 * 2 * 2
+    assert space.draw(0, encoder="any").shape.width in (64, 128)
+
+
 def test_commands_page_is_up_to_date():
     code = "import runpy; print(runpy.run_path('docs/make_commands.py')['render'](), end='')"
     assert run_python("-c", code, cwd=ROOT) == (ROOT / "docs/commands.md").read_text(), "run `make docs`"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headhunt.engine.search import Search, ablate, resume, search, verdict
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
-    from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
+    from headhunt.modeling.architecture import Blocks, Convolutions, EncoderShape, Head, Mlp
     from headhunt.predictor import Predictor
     from headhunt.spec import Lora, Recipe, Smart, Spec
 
@@ -42,6 +42,7 @@ _HOME = {
     "evaluate": "headhunt.evaluation.metrics",
     "Blocks": "headhunt.modeling.architecture",
     "Convolutions": "headhunt.modeling.architecture",
+    "EncoderShape": "headhunt.modeling.architecture",
     "Head": "headhunt.modeling.architecture",
     "Mlp": "headhunt.modeling.architecture",
     "Predictor": "headhunt.predictor",
@@ -53,6 +54,7 @@ _HOME = {
 __all__ = [
     "Blocks",
     "Convolutions",
+    "EncoderShape",
     "Evaluation",
     "Head",
     "HeadhuntError",

@@ -68,7 +68,7 @@ def test_dry_run_lists_uploaded_and_skipped_files(model, tmp_path):
         assert plan["files"][name] == (model / name).stat().st_size
     assert not (model / "README.md").exists(), "a dry run changes nothing"
     listing = CliRunner().invoke(app, words)
-    assert f"{plan['bytes']:,}  bytes in 10 files" in listing.output and "nothing was sent" in listing.output
+    assert f"{plan['bytes']:,}  bytes in 11 files" in listing.output and "nothing was sent" in listing.output
     assert "stays here: train.csv" in listing.output
 
 

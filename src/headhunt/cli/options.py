@@ -287,7 +287,9 @@ Target = Annotated[
 ]
 SpaceName = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Search space: default, paper, or a TOML or JSON file.", rich_help_panel=SEARCH),
+    typer.Option(
+        metavar="NAME", help="Search space: default, paper, encoder, or a TOML or JSON file.", rich_help_panel=SEARCH
+    ),
 ]
 StrategyOption = Annotated[
     Strategy,

@@ -266,7 +266,9 @@ def print_space(space: Space, as_json: bool) -> None:
     _grow(root, space.tree)
     console = Console(highlight=False)
     console.print(root)
-    console.print(f"{size:,} architectures ({size:.2g}): heads and frozen layers; numeric ranges are not counted")
+    console.print(
+        f"{size:,} architectures ({size:.2g}): encoders, heads and frozen layers; numeric ranges are not counted"
+    )
 
 
 def _grow(branch: Tree, tree: Mapping[str, Any]) -> None:

@@ -185,7 +185,7 @@ def status(run: opt.RunFolder, json_: opt.Json = False) -> None:
 
 
 def space(
-    name: Annotated[str, typer.Argument(metavar="SPACE", help="default, paper, or a TOML or JSON file.")],
+    name: Annotated[str, typer.Argument(metavar="SPACE", help="default, paper, encoder, or a TOML or JSON file.")],
     sample: Annotated[
         int, typer.Option(metavar="N", help="Draw N candidates, one JSON object per line, for fit --spec.")
     ] = 0,

@@ -23,7 +23,7 @@ from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 from headhunt.storage import read_json
 
-CODE = ("architecture.py", "configuration.py", "ensemble.py", "heads.py", "model.py", "multitask.py")
+CODE = ("architecture.py", "configuration.py", "encoder.py", "ensemble.py", "heads.py", "model.py", "multitask.py")
 CONFIG, AUTO_MAP = "config.json", "auto_map"
 # The code files of each type of model, and the classes in them that transformers uses.
 CODE_OF = {

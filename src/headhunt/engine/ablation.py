@@ -6,6 +6,7 @@ Every variant is evaluated on the same rows with the same seeds as the winner, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ def variants(spec: Spec, rows: int, tasks: bool = False) -> dict[str, Spec]:
     spec = spec.canonical()
     default_recipe = plain(spec.encoder, rows).recipe
     changed: dict[str, Spec] = {}
+    if spec.shape is not None:
+        changed["built encoder → the given one"] = replace(spec, shape=None).canonical()
+        for name, nested in _nested_variants(spec.shape) if spec.shape.is_random else ():
+            changed[f"encoder, {name}"] = replace(spec, shape=nested)
     parts: tuple[tuple[str, Any, Any], ...] = (("head", spec.head, Head()), ("recipe", spec.recipe, default_recipe))
     for part, current, default in parts:
         for field in fields(current):
@@ -124,7 +129,8 @@ def _nested_variants(part: Any) -> Iterator[tuple[str, Any]]:
         replacement = False if value is True else field.default
         if value != replacement and replacement is not MISSING:
             name = f"{field.name.replace('_', ' ')}: {_word(value)} → {_word(replacement)}"
-            yield name, replace(part, **{field.name: replacement})
+            with suppress(ValueError):  # the default may not fit the other values: a width and its heads
+                yield name, replace(part, **{field.name: replacement})
 
 
 def _word(value: Any) -> str:

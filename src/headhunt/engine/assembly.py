@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from headhunt.data import Split, Task
 from headhunt.errors import ModelError
 from headhunt.modeling.build import build, build_tasks, load_tokenizer, longest_input
+from headhunt.modeling.tokenizer import train_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.device import pick_device
@@ -26,6 +27,7 @@ from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 
 MEASURED_TEXTS, CUT_SHARE = 1000, 0.05  # windows are offered if this share of the first texts is cut
+VOCABULARY_ROWS = 20_000  # rows that a new tokenizer is trained on, at most
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,27 @@ def prepare(
     trust_remote_code: bool = False,
 ) -> tuple[Training | Solving | SolvingTasks, Predictor]:
     """Return a training of `spec` on `rows` that is ready to start, and the predictor it trains."""
-    tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
+    tokenizer = make_tokenizer(spec, lambda: rows, trust_remote_code)
     model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
     tokens = tokenise_for(spec, tokenizer, task, [rows])
     return assemble(
         task, spec, model, tokenizer, tokens, rows.targets, seed=seed, device=pick_device(device), precision=precision
     )
+
+
+def make_tokenizer(spec: Spec, rows: Callable[[], Split], trust_remote_code: bool = False) -> Any:
+    """Return the tokenizer of a candidate: that of its encoder, or a new one, trained on texts.
+
+    Args:
+        spec: The candidate.
+        rows: Returns the training rows, for a new tokenizer. The same rows give the same tokenizer.
+        trust_remote_code: Allow code that comes with the encoder to run.
+    """
+    if spec.shape is None or spec.shape.vocabulary is None:
+        return load_tokenizer(spec.encoder, trust_remote_code)
+    known = rows()
+    sample = known.take(np.sort(np.random.default_rng(0).permutation(len(known))[:VOCABULARY_ROWS]))
+    return train_tokenizer([*sample.texts(), *(sample.texts_b() or [])], spec.shape.vocabulary)
 
 
 def build_model(
@@ -67,6 +84,8 @@ def build_model(
         raise ModelError(f"A head that reads windows ({spec.head.windows}) takes one text; this model has {found}.")
     recipe = spec.recipe
     shared: dict[str, Any] = {
+        "shape": spec.shape,
+        "tokenizer": tokenizer,
         "separators": SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
         "encoder_dropout": recipe.encoder_dropout,
         "seed": seed,
@@ -147,7 +166,17 @@ def tokenise_for(spec: Spec, tokenizer: Any, task: Task, rows: Sequence[Split]) 
 def token_key(spec: Spec) -> tuple[Any, ...]:
     """Return a key that is equal for candidates that read texts in the same way."""
     layout = (spec.head.siamese is not None, spec.head.windows is not None)
-    return (spec.encoder, spec.recipe.max_length, spec.recipe.truncation, *layout)
+    return (tokenizer_key(spec), spec.recipe.max_length, spec.recipe.truncation, *layout)
+
+
+def tokenizer_key(spec: Spec) -> str | int:
+    """Return a key that is equal for candidates of one task that have the same tokenizer."""
+    return spec.shape.vocabulary if spec.shape and spec.shape.vocabulary else spec.encoder
+
+
+def architecture_key(spec: Spec) -> tuple[Any, ...]:
+    """Return a key that is equal for candidates whose untrained models differ in their initial weights at most."""
+    return (*token_key(spec), spec.encoder, spec.shape, spec.head)
 
 
 def assemble(

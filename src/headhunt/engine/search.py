@@ -173,7 +173,7 @@ def search(
         time: Total time, as seconds or "90s", "10m", "1h30m"; None for no limit.
         trials: Maximum number of trials.
         target: A score that ends the search, at most 1, such as 0.9; for mse, which counts as its negative, below 0.
-        space: "default", "paper", a file, or a `Space`.
+        space: "default", "paper", "encoder", a file, or a `Space`.
         strategy: Search strategy.
         known_recipes: Whether to begin with recipes that performed well on other tasks.
         rungs: Whether to compare candidates on less than full training first, and to promote the best.

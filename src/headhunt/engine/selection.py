@@ -156,8 +156,12 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
 
 def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) -> list[Predicted]:
     """Return the trials whose tokenizer equals that of the best one: only those can be joined into one model."""
+    vocabularies = [trial.spec.shape.vocabulary if trial.spec.shape else None for trial, _ in available]
+    available = [
+        each for each, vocabulary in zip(available, vocabularies, strict=True) if vocabulary == vocabularies[0]
+    ]
     encoders = [trial.spec.encoder for trial, _ in available]
-    if len(set(encoders)) < 2:
+    if len(set(encoders)) < 2 or vocabularies[0] is not None:  # trained on the texts of the task, not of an encoder
         return available
     from headhunt.engine.ensemble import encoders_with_equal_tokenizer  # torch takes a while to load
 

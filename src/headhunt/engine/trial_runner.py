@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import Assembly, token_key, versions
+from headhunt.engine.assembly import Assembly, architecture_key, versions
 from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
@@ -259,7 +259,7 @@ class TrialRunner(WorkerData):
         if not always and not self._cost_check.limited:
             return {}
         copied = (spec.recipe.task_layers, spec.recipe.freeze) if self.task.tasks else ()
-        key = (*token_key(spec), repr(spec.head), *copied)
+        key = (*architecture_key(spec), *copied)
         return self._cost_check(key, lambda: self._untrained(spec), *self.sample_texts())
 
     def _untrained(self, spec: Spec, seed: int = 0) -> Predictor:

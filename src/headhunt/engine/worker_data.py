@@ -12,10 +12,19 @@ import numpy as np
 import torch
 
 from headhunt.data import Split
-from headhunt.engine.assembly import Assembly, assemble, build_model, make_features, token_key, tokenise_for
+from headhunt.engine.assembly import (
+    Assembly,
+    architecture_key,
+    assemble,
+    build_model,
+    make_features,
+    make_tokenizer,
+    token_key,
+    tokenise_for,
+    tokenizer_key,
+)
 from headhunt.engine.folds import Fold, WorkingRows, working_rows
 from headhunt.evaluation import fit_thresholds
-from headhunt.modeling.build import load_tokenizer
 from headhunt.run.directory import RunDirectory, read_predictions
 from headhunt.run.task import open_task, tested_rows
 from headhunt.spec import Spec
@@ -75,7 +84,7 @@ class WorkerData:
         self._tokens: dict[Any, Tokens | TaskTokens] = {}
         self._caches: dict[Any, ActivationCache] = {}
         self._encoders: dict[str, FrozenEncoder] = {}
-        self._tokenizers: dict[str, Any] = {}
+        self._tokenizers: dict[Any, Any] = {}
         self._features: dict[Any, Features | TaskFeatures] = {}
 
     @cached_property
@@ -154,15 +163,16 @@ class WorkerData:
     def build(self, spec: Spec, seed: int) -> tuple[Any, Any, Spec]:
         """Return the untrained model of a candidate, its tokenizer, and the candidate as it is trained."""
         trust = self.settings.trust_remote_code
-        if spec.encoder not in self._tokenizers:
-            self._tokenizers[spec.encoder] = load_tokenizer(spec.encoder, trust)
-        tokenizer = self._tokenizers[spec.encoder]
+        key = tokenizer_key(spec)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = make_tokenizer(spec, lambda: self.task.splits["train"], trust)
+        tokenizer = self._tokenizers[key]
         model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
         return model, tokenizer, spec
 
     def _features_for(self, spec: Spec, model: Any, tokens: Tokens | TaskTokens) -> Features | TaskFeatures:
         """Return the features of a head that is solved; candidates with equal heads share them."""
-        key = (*token_key(spec), repr(spec.head))
+        key = architecture_key(spec)
         if key not in self._features:
             self._features.clear()  # features of one encoder may take a gigabyte
             self._features[key] = make_features(model.to(self.device), tokens, self.settings.precision)
@@ -192,8 +202,8 @@ class WorkerData:
         return self._tokens[key]
 
     def activation_caches(self, spec: Spec, tokens: Tokens | TaskTokens) -> list[ActivationCache]:
-        """Return the caches of this candidate's activations; none if it trains the embeddings."""
-        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.is_solved:
+        """Return the caches of this candidate's activations; none if it trains the embeddings or has a shape."""
+        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.is_solved or spec.shape:
             return []
         if spec.encoder not in self._encoders:
             self._encoders[spec.encoder] = FrozenEncoder(

@@ -1,4 +1,4 @@
-"""Define the architecture of a head as plain data, without torch.
+"""Define the architecture of a head, and of an encoder that is built, as plain data without torch.
 
 The dataclasses are frozen and convert to JSON. A part that is off is `None`. Widths are not part of the data: the
 builder (`heads.py`) derives them, so that an invalid shape cannot be expressed.
@@ -44,6 +44,20 @@ WINDOWS = {
 MAX_WINDOWS = 8
 """Most windows of a text; what is beyond them is cut."""
 FIXED_POOLINGS = ("cls", "mean", "max", "mean_max", "cls_mean_max")  # without weights
+INITIALS = {
+    "random": "random weights",
+    "spread": "layers of the given encoder, evenly spaced from the lowest",
+    "first": "the lowest layers of the given encoder",
+}
+ACTIVATIONS = {
+    "gelu": "GELU",
+    "relu": "ReLU",
+    "silu": "SiLU",
+    "swiglu": "SiLU of one half of the inner vector, times the other half",
+}
+NORM_POSITIONS = {"pre": "before attention and feed-forward layer", "post": "after each skip connection"}
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
+LEAST_COST = 0.05  # of an encoder that is built, relative to the given one: loading and tokens take their time
 
 
 def require(holds: bool, message: str) -> None:
@@ -162,6 +176,80 @@ class Head:
     def plain(self) -> bool:
         """True for the standard head, which transformers can load without Headhunt's code."""
         return self == Head(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderShape:
+    """An encoder that is built, in place of the given one: with random weights, or with some of its layers.
+
+    An encoder made of layers of the given one has its width, heads, tokenizer and everything else; only `initial` and
+    `depth` apply. Dropout is part of the recipe.
+    """
+
+    initial: str = "random"
+    """Initial weights; see INITIALS."""
+    depth: int = 2
+    """Number of layers, 1 to 48."""
+    width: int = 128
+    """Width of the token vectors, 8 to 4096."""
+    heads: int = 4
+    """Attention heads; they divide the width."""
+    ffn_ratio: int = 4
+    """Inner width of the feed-forward layers, as a multiple of `width`, 1 to 8."""
+    activation: str = "gelu"
+    """Activation of the feed-forward layers; see ACTIVATIONS."""
+    norm_position: str = "pre"
+    """Position of the norms; see NORM_POSITIONS."""
+    norm: str = "layer"
+    """Kind of the norms; see NORMS."""
+    vocabulary: int | None = None
+    """Tokens of a new tokenizer that is trained on the training texts, at most; None keeps the given encoder's."""
+
+    def __post_init__(self) -> None:
+        one_of(self.initial, INITIALS, "shape.initial")
+        require(1 <= self.depth <= 48, f"shape.depth must be 1 to 48 layers; found {self.depth}.")
+        require(8 <= self.width <= 4096, f"shape.width must be 8 to 4096; found {self.width}.")
+        require(
+            1 <= self.heads <= self.width and self.width % self.heads == 0,
+            f"shape.heads must divide shape.width; found {self.heads} heads and a width of {self.width}.",
+        )
+        require(1 <= self.ffn_ratio <= 8, f"shape.ffn_ratio must be 1 to 8; found {self.ffn_ratio}.")
+        one_of(self.activation, ACTIVATIONS, "shape.activation")
+        one_of(self.norm_position, NORM_POSITIONS, "shape.norm_position")
+        one_of(self.norm, NORMS, "shape.norm")
+        tokens = self.vocabulary
+        require(
+            tokens is None or 100 <= tokens <= 1_000_000, f"shape.vocabulary must be 100 to 1000000; found {tokens}."
+        )
+
+    @property
+    def is_random(self) -> bool:
+        """True if the weights are random, so that nothing is taken from the given encoder except its tokenizer."""
+        return self.initial == "random"
+
+    def canonical(self) -> EncoderShape:
+        """Return the same encoder with every field that has no effect at its default."""
+        return self if self.is_random else EncoderShape(initial=self.initial, depth=self.depth)
+
+    def kept_layers(self, layers: int) -> list[int]:
+        """Return the layers of the given encoder that are kept, lowest first.
+
+        Args:
+            layers: Number of layers of the given encoder.
+        """
+        require(
+            self.depth <= layers,
+            f"shape.depth must be at most {layers}, the layers of the encoder; found {self.depth}.",
+        )
+        return [layer * layers // self.depth if self.initial == "spread" else layer for layer in range(self.depth)]
+
+    def cost(self, layers: int, width: int) -> float:
+        """Return the cost of training, relative to an encoder of so many layers of a width."""
+        relative = self.depth / layers
+        if self.is_random:
+            matrices = 3 if self.activation == "swiglu" else 2
+            relative *= (self.width / width) ** 2 * (4 + matrices * self.ffn_ratio) / 12
+        return min(1.0, max(LEAST_COST, relative))
 
 
 def window_stride(length: int) -> int:

@@ -28,8 +28,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from headhunt.errors import ModelError, out_of_memory
-from headhunt.modeling.architecture import Head, to_dict
+from headhunt.modeling.architecture import EncoderShape, Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
+from headhunt.modeling.encoder import HeadhuntEncoder, HeadhuntEncoderConfig
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.heads import HeadModule, Pooler
 from headhunt.modeling.model import HeadhuntForSequenceClassification
@@ -147,12 +148,14 @@ def build(
     *,
     problem_type: str,
     labels: Sequence[str],
+    shape: EncoderShape | None = None,
+    tokenizer: Any = None,
     separators: Sequence[int] = (),
     encoder_dropout: float | None = None,
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """Return a pretrained encoder with a new head.
+    """Return an encoder with a new head.
 
     The plain head uses the encoder's own `…ForSequenceClassification` class, so that the saved model needs no code of
     Headhunt.
@@ -162,27 +165,29 @@ def build(
         head: The head as data.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         labels: Class names; empty for regression.
+        shape: Encoder that is built in place of the given one.
+        tokenizer: The tokenizer; required by an encoder with random weights.
         separators: Special tokens between two texts; required by a siamese head.
         encoder_dropout: Dropout within the encoder; None keeps its own.
-        seed: Random seed of the head's initial weights.
+        seed: Random seed of the initial weights.
         trust_remote_code: Allow code that comes with the encoder to run.
     """
     torch.manual_seed(seed)
     with quiet(), loading_errors(encoder):
-        config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+        config = _config_of(encoder, shape, tokenizer, encoder_dropout, trust_remote_code)
         names: dict[str, Any] = {
             "id2label": dict(enumerate(labels or ["score"])),
             "label2id": {label: i for i, label in enumerate(labels or ["score"])},
             "problem_type": problem_type,
         }
-        if encoder_dropout is not None:
-            _set(config, ENCODER_DROPOUTS, encoder_dropout)
         loading = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
         if head.plain and type(config) in AutoModelForSequenceClassification._model_mapping:
             config.update(names)
             _set(config, HEAD_DROPOUTS, head.dropout)
-            return AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
-        pretrained, pooler = _load_encoder(encoder, config, trust_remote_code)
+            model = AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
+            _keep_layers(model, shape, model.config)
+            return model
+        pretrained, pooler = _load_encoder(encoder, config, shape, trust_remote_code)
         shared = _shared_settings(config, separators)
         model = HeadhuntForSequenceClassification(HeadhuntConfig(head=to_dict(head), **shared, **names), pretrained)
         _initialise_pooling(model.head, pooler)
@@ -196,12 +201,14 @@ def build_tasks(
     *,
     task_layers: int | str = 0,
     frozen_layers: int = 0,
+    shape: EncoderShape | None = None,
+    tokenizer: Any = None,
     separators: Sequence[int] = (),
     encoder_dropout: float | None = None,
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> HeadhuntMultiTaskForSequenceClassification:
-    """Return a pretrained encoder with a new head for each of several tasks.
+    """Return an encoder with a new head for each of several tasks.
 
     The heads are equal in architecture, but only those of pairs compare two texts. A plain head starts from the
     encoder's pooler, as that of a single task does.
@@ -212,17 +219,17 @@ def build_tasks(
         tasks: For each task its `name`, `problem_type`, `labels` and `pair`.
         task_layers: Number of layers nearest the output that every task has a copy of; "all" copies every layer.
         frozen_layers: Number of lowest layers that are not trained. They stay equal, and are not copied.
+        shape: Encoder that is built in place of the given one.
+        tokenizer: The tokenizer; required by an encoder with random weights.
         separators: Special tokens between two texts; required if a task has pairs.
         encoder_dropout: Dropout within the encoder; None keeps its own.
-        seed: Random seed of the heads' initial weights.
+        seed: Random seed of the initial weights.
         trust_remote_code: Allow code that comes with the encoder to run.
     """
     torch.manual_seed(seed)
     with quiet(), loading_errors(encoder):
-        config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-        if encoder_dropout is not None:
-            _set(config, ENCODER_DROPOUTS, encoder_dropout)
-        pretrained, pooler = _load_encoder(encoder, config, trust_remote_code)
+        config = _config_of(encoder, shape, tokenizer, encoder_dropout, trust_remote_code)
+        pretrained, pooler = _load_encoder(encoder, config, shape, trust_remote_code)
         depth = len(find_layers(pretrained) or [])
         if task_layers and not depth:
             raise ModelError("task_layers must be 0 because this encoder shares one layer at all depths.")
@@ -238,13 +245,60 @@ def build_tasks(
     return model
 
 
+def _config_of(
+    encoder: str, shape: EncoderShape | None, tokenizer: Any, dropout: float | None, trust_remote_code: bool
+) -> PretrainedConfig:
+    """Return the configuration of the given encoder, or of one with random weights."""
+    if shape is not None and shape.is_random:
+        config = HeadhuntEncoderConfig(
+            vocab_size=max(tokenizer.get_vocab().values()) + 1,
+            hidden_size=shape.width,
+            num_hidden_layers=shape.depth,
+            num_attention_heads=shape.heads,
+            intermediate_size=shape.ffn_ratio * shape.width,
+            hidden_act=shape.activation,
+            norm=shape.norm,
+            norm_position=shape.norm_position,
+            pad_token_id=tokenizer.pad_token_id or 0,
+        )
+    else:
+        config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+    if dropout is not None:
+        _set(config, ENCODER_DROPOUTS, dropout)
+    return config
+
+
+def _keep_layers(model: PreTrainedModel, shape: EncoderShape | None, *configs: PretrainedConfig) -> None:
+    """Remove the layers of an encoder that a shape leaves out, and note it in its configurations."""
+    if shape is None:
+        return
+    layers = find_layers(model.base_model)
+    if layers is None:
+        raise ModelError("shape must have random weights because this encoder shares one layer at all depths.")
+    try:
+        chosen = shape.kept_layers(len(layers))
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    kept = [layers[number] for number in chosen]
+    del layers[:]
+    layers.extend(kept)
+    for config in configs:
+        types = getattr(config, "layer_types", None)  # ModernBERT's layers differ
+        if types is not None:
+            config.layer_types = [types[number] for number in chosen]
+        config.num_hidden_layers = len(chosen)
+
+
 def _load_encoder(
-    encoder: str, config: PretrainedConfig, trust_remote_code: bool
+    encoder: str, config: PretrainedConfig, shape: EncoderShape | None, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, nn.Linear | None]:
     """Return an encoder, and the linear layer of its pooler if it has one."""
+    if isinstance(config, HeadhuntEncoderConfig):
+        return HeadhuntEncoder(config), None
     pretrained = AutoModel.from_pretrained(
         encoder, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
+    _keep_layers(pretrained, shape, pretrained.config, config)
     if trust_remote_code:
         _register(type(config), type(pretrained))
     return pretrained, _dense_of(getattr(pretrained, "pooler", None))

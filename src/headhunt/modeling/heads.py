@@ -53,25 +53,64 @@ class Convolution(nn.Module):
         return x
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each with pre-norm and a skip connection."""
+def make_norm(kind: str, width: int) -> nn.Module:
+    """Return a norm of token vectors by its name in `architecture.NORMS`."""
+    return nn.RMSNorm(width, eps=1e-6) if kind == "rms" else nn.LayerNorm(width)
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+
+class EncoderBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each with a norm and a skip connection.
+
+    Args:
+        width: Width of the token vectors.
+        heads: Attention heads; the inner width is rounded up to a multiple.
+        dropout: Dropout of both parts.
+        inner: Inner width of the feed-forward layer; four times the width by default.
+        activation: Its activation, a name of `architecture.ACTIVATIONS`.
+        norm: A name of `architecture.NORMS`.
+        post_norm: Normalise after each skip connection, not before each part.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float,
+        *,
+        inner: int | None = None,
+        activation: str = "gelu",
+        norm: str = "layer",
+        post_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.heads, self.size = heads, -(-width // heads)
-        inner = heads * self.size
-        self.norm_attention, self.norm_feed = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * inner), nn.Linear(inner, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.post_norm, self.gated = post_norm, activation == "swiglu"
+        self.activation = getattr(functional, "silu" if self.gated else activation)
+        attended, inner = heads * self.size, inner or 4 * width
+        self.norm_attention, self.norm_feed = make_norm(norm, width), make_norm(norm, width)
+        self.qkv, self.out = nn.Linear(width, 3 * attended), nn.Linear(attended, width)
+        self.up, self.down = nn.Linear(width, 2 * inner if self.gated else inner), nn.Linear(inner, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.post_norm:
+            x = self.norm_attention(x + self._attend(x, mask))
+            return self.norm_feed(x + self._feed(x))
+        x = x + self._attend(self.norm_attention(x), mask)
+        return x + self._feed(self.norm_feed(x))
+
+    def _attend(self, x: Tensor, mask: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
-        qkv = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self.heads, self.size)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        query, key, value = self.qkv(x).view(batch, tokens, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1)))
-        return x + self.dropout(self.down(functional.gelu(self.up(self.norm_feed(x)))))
+        return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1)))
+
+    def _feed(self, x: Tensor) -> Tensor:
+        up = self.up(x)
+        if self.gated:
+            up, gate = up.chunk(2, -1)
+            return self.dropout(self.down(self.activation(up) * gate))
+        return self.dropout(self.down(self.activation(up)))
 
 
 class EncoderBlocks(nn.Module):

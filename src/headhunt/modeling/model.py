@@ -13,6 +13,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .architecture import window_stride
 from .configuration import HeadhuntConfig
+from .encoder import HeadhuntEncoder  # noqa: F401 - a saved model may have it as its encoder
 from .heads import HeadModule
 
 

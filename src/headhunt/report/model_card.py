@@ -184,8 +184,9 @@ class _Card:
 
     @property
     def encoders(self) -> list[str]:
-        """The encoders of the model or of its members."""
-        return list(dict.fromkeys(spec.encoder for spec in ([self.spec] if self.spec else self.members)))
+        """The pretrained encoders of the model or of its members."""
+        specs = [self.spec] if self.spec else self.members
+        return list(dict.fromkeys(spec.encoder for spec in specs if not (spec.shape and spec.shape.is_random)))
 
     @property
     def base(self) -> str | None:
@@ -340,7 +341,7 @@ class _Card:
         outputs = len(self.tasks or self.labels)
         for stage in stages(self.spec, None, self.pair, self.problem_type, outputs):
             if stage["stage"] == "encoder":
-                title = f"encoder, {_encoder_link(self.spec.encoder)}"
+                title = ", ".join(["encoder", *map(_encoder_link, self.encoders)])
             elif "titles" in stage:
                 title = " and ".join(code(name) for name in stage["titles"])
             else:

@@ -1,21 +1,9 @@
 """Candidates as plain data (`Spec`), search spaces (`Space`), and descriptions of both."""
 
-from headhunt.modeling.architecture import Blocks, Convolutions, Head, Mlp
+from headhunt.modeling.architecture import Blocks, Convolutions, EncoderShape, Head, Mlp
 from headhunt.spec.describe import describe, recipe_words, stages
-from headhunt.spec.space import (
-    MEANINGS,
-    NAMED,
-    OFF,
-    Choice,
-    Float,
-    Int,
-    Leaf,
-    Log,
-    Maybe,
-    Space,
-    draw_leaf,
-    inactive_leaves,
-)
+from headhunt.spec.leaves import OFF, Choice, Float, Int, Leaf, Log, Maybe, draw_leaf
+from headhunt.spec.space import MEANINGS, NAMED, Space, inactive_leaves
 from headhunt.spec.spec import (
     DEFAULT_ENCODER,
     FREEZES,
@@ -42,6 +30,7 @@ __all__ = [
     "Blocks",
     "Choice",
     "Convolutions",
+    "EncoderShape",
     "Float",
     "Head",
     "Int",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
+from headhunt.modeling.architecture import ACTIVATIONS, COMPARISONS, NORMS, POOLINGS, WINDOWS, EncoderShape
 from headhunt.spec.spec import FREEZES, STOPPINGS, TASK_SAMPLINGS, UNFREEZES, Spec
 
 
@@ -17,7 +17,8 @@ def describe(spec: Spec) -> str:
         layers = "all layers" if head.layers == "concat" else _layers_in_words(head.layers)
         compared += f", {head.windows} of windows" if head.windows else ""
         return f"solved head on {layers}, {head.pooling.replace('_', '+')} pooling{compared}, encoder frozen"
-    words = ["plain head"] if head.plain else [f"{head.pooling.replace('_', '+')} pooling"]
+    words = [describe_shape(spec.shape)] if spec.shape else []
+    words.append("plain head" if head.plain else f"{head.pooling.replace('_', '+')} pooling")
     if head.siamese:
         words.append(f"siamese {head.siamese}")
     if head.windows:
@@ -48,6 +49,17 @@ def describe(spec: Spec) -> str:
     return ", ".join(words)
 
 
+def describe_shape(shape: EncoderShape) -> str:
+    """Return an encoder that is built in words, without its attention heads and tokens."""
+    layers = _count(shape.depth, "layer")
+    if not shape.is_random:
+        return f"{layers} of the encoder, " + ("evenly spaced" if shape.initial == "spread" else "lowest")
+    activation = "SwiGLU" if shape.activation == "swiglu" else ACTIVATIONS[shape.activation]
+    return (
+        f"built encoder of {layers}, {shape.width} wide, {activation}, {shape.norm_position}-norm {NORMS[shape.norm]}"
+    )
+
+
 def _layers_in_words(layers: int | str) -> str:
     if layers == 1:
         return "the last layer"
@@ -76,13 +88,19 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
     if recipe.lora is not None:
         trained = f"low-rank updates of rank {recipe.lora.rank}"
+    if spec.shape is not None:
+        layers = spec.shape.depth
+        trained = f"{describe_shape(spec.shape)}; {trained}"
+        if spec.shape.is_random:
+            tokens_from = "trained on the texts" if spec.shape.vocabulary else "of the given encoder"
+            trained += f"; {_count(spec.shape.heads, 'attention head')}, tokenizer {tokens_from}"
     in_windows = f", in windows of {recipe.max_length}" if head.windows else ""
-    name = spec.encoder.rstrip("/").split("/")
+    name, built = spec.encoder.rstrip("/").split("/"), spec.shape is not None and spec.shape.is_random
     drawn: list[dict[str, Any]] = [
         {"stage": "tokens", "titles": list(tokens), "detail": f"up to {spec.input_length} tokens{in_windows}"},
         {
             "stage": "encoder",
-            "title": name[-1] if len(name) < 3 else "/".join(name[-2:]),
+            "title": "built encoder" if built else name[-1] if len(name) < 3 else "/".join(name[-2:]),
             "detail": trained,
             "layers": layers,
             "frozen": frozen,

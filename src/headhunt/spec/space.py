@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import COMPARISONS, POOLINGS, WINDOWS
+from headhunt.modeling.architecture import (
+    ACTIVATIONS,
+    COMPARISONS,
+    INITIALS,
+    NORM_POSITIONS,
+    NORMS,
+    POOLINGS,
+    WINDOWS,
+)
+from headhunt.spec.leaves import Choice, Float, Int, Leaf, Log, Maybe, draw_leaf, end_of, parse_tree, plain_tree
 from headhunt.spec.spec import (
     FREEZES,
     HEAD_INITS,
@@ -31,65 +40,11 @@ from headhunt.spec.spec import (
 from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
-OFF = "off"  # None in a file: TOML has no null
+Suggest = Callable[[str, Leaf], Any]
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
 SINGLE_LEAVES = ("head.windows",)
 CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
 TASK_LEAVES = ("recipe.task_layers", "recipe.task_sampling")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A categorical parameter."""
-
-    options: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return " · ".join(OFF if option is None else str(option).lower() for option in self.options)
-
-
-@dataclass(frozen=True)
-class Int:
-    """An integer parameter, both ends included."""
-
-    low: int
-    high: int
-
-    def __str__(self) -> str:
-        return f"{self.low} … {self.high}"
-
-
-@dataclass(frozen=True)
-class Float:
-    """A real parameter, drawn uniformly."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:g} … {self.high:g}"
-
-
-@dataclass(frozen=True)
-class Log:
-    """A positive real parameter, drawn uniformly on a logarithmic scale."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:g} … {self.high:g} (log)"
-
-
-Leaf = Choice | Int | Float | Log
-Suggest = Callable[[str, Leaf], Any]
-
-
-@dataclass(frozen=True)
-class Maybe:
-    """An optional part of the head or recipe."""
-
-    tree: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -105,7 +60,7 @@ class Space:
     def __post_init__(self) -> None:
         _check(self.tree, Spec, "")
         for index in (0, -1):  # both ends of every leaf must make a valid spec
-            self.sample(partial(_end, index), encoder="any", problem_type="multi_task")
+            self.sample(partial(end_of, index), encoder="any", problem_type="multi_task")
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
         """Yield every parameter with its path. The switch of an optional part is a `Choice` of false and true."""
@@ -144,13 +99,17 @@ class Space:
         )
 
     def size(self) -> int:
-        """Return the number of architectures: heads times choices of frozen layers. Real parameters do not count."""
+        """Return the number of architectures: encoders times heads times choices of frozen layers.
+
+        Real parameters do not count.
+        """
         freeze = self.tree.get("recipe", {}).get("freeze")
-        return _count(self.tree.get("head", {})) * (_count({"freeze": freeze}) if freeze is not None else 1)
+        heads = _count(self.tree.get("shape", {})) * _count(self.tree.get("head", {}))
+        return heads * (_count({"freeze": freeze}) if freeze is not None else 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in a file."""
-        return {"schema": SCHEMA, "name": self.name, **_plain(self.tree)}
+        return {"schema": SCHEMA, "name": self.name, **plain_tree(self.tree)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], name: str = "own") -> Space:
@@ -166,11 +125,11 @@ class Space:
         name = data.pop("name", name)
         if not isinstance(name, str):
             raise SpecError(f"The name of a space must be a string; found {name!r:.80}.")
-        return cls(name, _parse(data, ""))
+        return cls(name, parse_tree(data, ""))
 
     @classmethod
     def load(cls, name: str | Path, layers: int = 6, *, windows: bool = False) -> Space:
-        """Load a space by name (`paper`, `default`) or from a TOML or JSON file.
+        """Load a space by name (`paper`, `default`, `encoder`) or from a TOML or JSON file.
 
         Args:
             name: Name or file.
@@ -298,7 +257,40 @@ def default(layers: int = 6, windows: bool = False) -> Space:
     )
 
 
-NAMED: dict[str, Callable[[int], Space]] = {"paper": paper, "default": default}
+def encoder(layers: int = 6) -> Space:
+    """Return the space of small encoders: built with random weights, or from some layers of the given encoder.
+
+    Args:
+        layers: Number of layers of the given encoder; without two or more, all encoders have random weights.
+    """
+    return Space(
+        "encoder",
+        {
+            "shape": {
+                "initial": Choice(tuple(INITIALS) if layers > 1 else ("random",)),
+                "depth": Int(1, min(6, layers) if layers > 1 else 6),
+                "width": Choice((32, 64, 128, 192, 256)),
+                "heads": Choice((1, 2, 4, 8)),
+                "ffn_ratio": Int(1, 4),
+                "activation": Choice(tuple(ACTIVATIONS)),
+                "norm_position": Choice(tuple(NORM_POSITIONS)),
+                "norm": Choice(tuple(NORMS)),
+                "vocabulary": Choice((None, 2000, 8000)),
+            },
+            "head": {"pooling": Choice(("mean", "cls", "max", "mean_max")), "dropout": Float(0.0, 0.4)},
+            "recipe": {
+                "epochs": Choice((10.0, 20.0, 40.0)),
+                "learning_rate": Log(1e-4, 2e-3),
+                "weight_decay": Choice((0.0, 1e-2, 1e-1)),
+                "encoder_dropout": Choice((0.0, 0.1, 0.2, 0.3)),
+                "batch_size": Choice((16, 32)),
+                "label_smoothing": Choice((0.0, 0.1)),
+            },
+        },
+    )
+
+
+NAMED: dict[str, Callable[[int], Space]] = {"paper": paper, "default": default, "encoder": encoder}
 
 
 def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, Leaf]]:
@@ -326,23 +318,6 @@ def _draw(tree: dict[str, Any], suggest: Suggest, path: str) -> dict[str, Any]:
         else:
             drawn[key] = suggest(here, node) if isinstance(node, Leaf) else node
     return drawn
-
-
-def draw_leaf(leaf: Leaf, rng: random.Random) -> Any:
-    """Return a random value of a leaf."""
-    if isinstance(leaf, Choice):
-        return rng.choice(leaf.options)
-    if isinstance(leaf, Int):
-        return rng.randint(leaf.low, leaf.high)
-    if isinstance(leaf, Float):
-        return rng.uniform(leaf.low, leaf.high)
-    return min(leaf.high, max(leaf.low, leaf.low * (leaf.high / leaf.low) ** rng.random()))
-
-
-def _end(index: int, path: str, leaf: Leaf) -> Any:
-    if isinstance(leaf, Choice):
-        return leaf.options[index]
-    return leaf.high if index else leaf.low
 
 
 def _count(tree: dict[str, Any]) -> int:
@@ -387,46 +362,6 @@ def _dataclass_in(hint: Any) -> Any:
     return next((option for option in (hint, *get_args(hint)) if is_dataclass(option)), None)
 
 
-def _parse(data: dict[str, Any], path: str) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in data.items():
-        here = f"{path}{key}"
-        if isinstance(value, list):
-            tree[key] = Choice(tuple(None if option == OFF else option for option in value))
-        elif isinstance(value, dict) and len(value) == 1 and next(iter(value)) in RANGES:
-            ((name, ends),) = value.items()
-            if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int | float) for end in ends)):
-                raise SpecError(f"{here}.{name} must be two numbers, [low, high]; found {ends!r}.")
-            tree[key] = RANGES[name](*ends)
-        elif isinstance(value, dict):
-            inner = dict(value)
-            optional = inner.pop("optional", False)
-            parsed = _parse(inner, here + ".")
-            tree[key] = Maybe(parsed) if optional else parsed
-        else:
-            tree[key] = None if value == OFF else value
-    return tree
-
-
-RANGES: dict[str, Callable[..., Leaf]] = {"int": Int, "float": Float, "log": Log}
-
-
-def _plain(tree: dict[str, Any]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for key, node in tree.items():
-        if isinstance(node, Maybe):
-            data[key] = {"optional": True, **_plain(node.tree)}
-        elif isinstance(node, dict):
-            data[key] = _plain(node)
-        elif isinstance(node, Choice):
-            data[key] = [OFF if option is None else option for option in node.options]
-        elif isinstance(node, Int | Float | Log):
-            data[key] = {type(node).__name__.lower(): [node.low, node.high]}
-        else:
-            data[key] = OFF if node is None else node
-    return data
-
-
 # Explanations of values, for the printed tree of a space.
 MEANINGS = {
     "pooling": POOLINGS,
@@ -439,4 +374,8 @@ MEANINGS = {
     "stopping": STOPPINGS,
     "unfreeze": UNFREEZES,
     "task_sampling": TASK_SAMPLINGS,
+    "initial": INITIALS,
+    "activation": ACTIVATIONS,
+    "norm_position": NORM_POSITIONS,
+    "norm": NORMS,
 }

@@ -17,6 +17,7 @@ from headhunt.modeling.architecture import (
     SCHEMA,
     SIMILARITIES,
     SYMMETRIC,
+    EncoderShape,
     Head,
     from_dict,
     one_of,
@@ -203,6 +204,8 @@ class Spec:
 
     encoder: str
     """Hugging Face model name or local folder."""
+    shape: EncoderShape | None = None
+    """Encoder that is built in place of the given one; None uses the given one as it is."""
     head: Head = field(default_factory=Head)
     """Architecture of the head."""
     recipe: Recipe = field(default_factory=Recipe)
@@ -211,6 +214,13 @@ class Spec:
     def __post_init__(self) -> None:
         require(bool(self.encoder.strip()), "encoder must name a Hugging Face model or a folder; found nothing.")
         head = self.head
+        if self.shape is not None and self.shape.is_random:
+            recipe = self.recipe
+            require(
+                recipe.freeze == "none" and recipe.lora is None and not recipe.is_solved,
+                'An encoder with random weights must be trained: freeze "none", solver "adamw" and no lora; '
+                f"found freeze {recipe.freeze!r}, solver {recipe.solver!r} and {'a' if recipe.lora else 'no'} lora.",
+            )
         if self.recipe.is_solved:
             trained = head.mlp or head.convolutions or head.blocks or head.layers == "mix"
             require(
@@ -240,6 +250,8 @@ class Spec:
                 logistic regression takes one class per row.
         """
         recipe, head = self.recipe, self.head
+        if self.shape is not None and self.shape != self.shape.canonical():
+            return replace(self, shape=self.shape.canonical()).canonical(problem_type)
         if recipe.is_solved:
             kept = {name: getattr(recipe, name) for name in ("solver", "max_length", "truncation")}
             if problem_type not in (None, "single_label_classification"):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from headhunt.errors import SpecError
-from headhunt.modeling.architecture import Head, Mlp
+from headhunt.modeling.architecture import EncoderShape, Head, Mlp
 from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, inactive_leaves, plain, solved
 
 Params = dict[str, Any]
@@ -111,12 +111,20 @@ class Candidates:
             lambda path, leaf: values[path], encoder=self.encoder, pair=self.pair, problem_type=self.problem_type
         )
 
+    def valid_spec(self, params: Params) -> Spec | None:
+        """Return the candidate of these parameters; None if they do not fit each other, in a space of a user's own."""
+        try:
+            return self.spec(params)
+        except SpecError:
+            return None
+
     def _fitted(self, spec: Spec) -> Spec:
-        """Return the spec with no more epochs than there is time for; a head alone takes little."""
+        """Return the spec with no more epochs than there is time for; a head alone or a small encoder takes little."""
         recipe = spec.recipe
-        if self.max_epochs is None or recipe.epochs <= self.max_epochs or recipe.freeze == "all":
+        if self.max_epochs is None or recipe.freeze == "all":
             return spec
-        return replace(spec, recipe=replace(recipe, epochs=self.max_epochs))
+        fitting = self.max_epochs / (spec.shape.cost(self.layers, self.width) if spec.shape else 1.0)
+        return spec if recipe.epochs <= fitting else replace(spec, recipe=replace(recipe, epochs=round(fitting, 2)))
 
     def draw(self, rng: random.Random) -> Params:
         """Draw random parameters.
@@ -148,10 +156,8 @@ class Candidates:
                 value = value is not None  # the switch of an optional component
             # A value that is unused, or replaced by the canonical form, has no effect: the hash decides below.
             params[path] = value if contains(leaf, value) else first_value(leaf)
-        try:
-            return params if self.spec(params).hash == spec.hash else None
-        except SpecError:
-            return None
+        expressed = self.valid_spec(params)
+        return params if expressed is not None and expressed.hash == spec.hash else None
 
     def plain(self, recipe: int = 0) -> Spec:
         """Return the plain head with one of the two standard fine-tuning recipes."""
@@ -173,7 +179,10 @@ class Candidates:
         # The space sets the number of epochs of its candidates.
         epochs = self.spec({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
         base = replace(base, recipe=replace(base.recipe, epochs=epochs))
-        recipes = _known_recipes(base, self._numeric_freezes(), self.pair)
+        if "shape" in self.space.tree:
+            recipes = _known_shapes(base, self.layers)
+        else:
+            recipes = _known_recipes(base, self._numeric_freezes(), self.pair)
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
@@ -229,6 +238,19 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]
     yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=fewest_frozen)
     for pooling in ("cls", "mean") if not freezes else ():  # for spaces with few recipe choices
         yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
+
+
+def _known_shapes(base: Spec, layers: int) -> Iterator[Spec]:
+    """Yield encoders in the order to try them: layers of the given one, then small ones with random weights."""
+    pooled = replace(base, head=Head(pooling="mean"))
+    kept = replace(base.recipe, learning_rate=3e-4, encoder_dropout=0.1)
+    random = replace(kept, learning_rate=1e-3)
+    for initial, depth in (("spread", layers // 2), ("first", layers // 2), ("spread", layers // 3), ("first", 1)):
+        if depth:
+            yield replace(pooled, shape=EncoderShape(initial=initial, depth=depth), recipe=kept)
+    for depth, width, vocabulary in ((1, 128, 8000), (2, 64, 2000), (2, 256, None)):
+        shape = EncoderShape(depth=depth, width=width, ffn_ratio=2, vocabulary=vocabulary)
+        yield replace(pooled, shape=shape, recipe=random)
 
 
 def _with_task_layers(recipes: Iterator[Spec]) -> Iterator[Spec]:

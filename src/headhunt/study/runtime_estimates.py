@@ -11,9 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headhunt.modeling.architecture import EncoderShape
 from headhunt.run.state import Trial
 
-TUNED, FROZEN, SOLVED = "tuned", "frozen", "solved"
+TUNED, FROZEN, SOLVED, BUILT = "tuned", "frozen", "solved", "built"
 WINDOW = 101  # number of latest results that an estimate uses
 EMBEDDINGS_COST = 0.4  # relative to all layers: the optimizer updates the complete vocabulary
 HEAD_COST = 0.03  # relative to all layers
@@ -27,6 +28,7 @@ class RuntimeEstimates:
 
     Args:
         layers: Number of encoder layers.
+        width: Width of the encoder.
         epoch_seconds: Estimated seconds of one epoch of all layers, until there are results; None if unknown.
         cost_of_encoder: Returns the cost of an encoder, relative to the one these seconds are of.
     """
@@ -36,7 +38,9 @@ class RuntimeEstimates:
         layers: int,
         epoch_seconds: float | None = None,
         cost_of_encoder: Callable[[str], float] = lambda encoder: 1.0,
+        width: int = 384,
     ) -> None:
+        self._width = width
         self._layers, self._epoch_seconds, self._cost_of_encoder = layers, epoch_seconds, cost_of_encoder
         # Trials with a frozen encoder have their own ratios: loading and evaluation take most of their time.
         self._seconds_per_cost: defaultdict[tuple[str, str], deque[float]] = defaultdict(_window)
@@ -46,7 +50,7 @@ class RuntimeEstimates:
         """Add the measured or extrapolated seconds of a candidate's full training."""
         group = _group(spec)
         self._seconds_per_cost[group].append(seconds / self._cost(spec))
-        if group[1] == TUNED:
+        if group[1] in (TUNED, BUILT):
             self._tuning_seconds.append(seconds)
 
     def estimate(self, spec: Mapping[str, Any]) -> float | None:
@@ -74,6 +78,8 @@ class RuntimeEstimates:
             return HEAD_COST * factor
         factor *= SMART_FACTOR if recipe["smart"] else 1.0
         factor *= TOKEN_HEAD_FACTOR if head["convolutions"] or head["blocks"] else 1.0
+        if shape := spec.get("shape"):
+            factor *= EncoderShape(**shape).cost(self._layers, self._width)
         return float(recipe["epochs"] * (layers + HEAD_COST) * factor)
 
 
@@ -106,6 +112,7 @@ def _window() -> deque[float]:
 def _group(spec: Mapping[str, Any]) -> tuple[str, str]:
     """Return the encoder and how it is used: seconds are comparable only within such a group."""
     recipe = spec["recipe"]
-    return spec["encoder"], SOLVED if recipe.get("solver", "adamw") != "adamw" else FROZEN if recipe[
-        "freeze"
-    ] == "all" else TUNED
+    if recipe.get("solver", "adamw") != "adamw":
+        return spec["encoder"], SOLVED
+    tuned = TUNED if spec.get("shape") is None else BUILT
+    return spec["encoder"], FROZEN if recipe["freeze"] == "all" else tuned

@@ -136,7 +136,7 @@ class Study:
         self._interrupted: deque[tuple[int, int]] = deque()  # stopped for a deadline that has moved since
         self._estimates = RuntimeEstimates(candidates.layers)
         if plan is not None:
-            self._estimates = RuntimeEstimates(candidates.layers, plan.epoch_seconds(), plan.cost_of)
+            self._estimates = RuntimeEstimates(candidates.layers, plan.epoch_seconds(), plan.cost_of, candidates.width)
         self._slowest: float | None = None
         self._catch_up()
 
@@ -343,7 +343,8 @@ class Study:
             proposal = (self.strategy.ask if attempt < PROPOSALS else self.strategy.draw)(number, attempt)
             if proposal is None:
                 return
-            yield self.candidates.spec(proposal.params), proposal.params, proposal.origin
+            if (proposed := self.candidates.valid_spec(proposal.params)) is not None:
+                yield proposed, proposal.params, proposal.origin
 
     def _known_recipes(self) -> list[tuple[Spec, Params]]:
         """Return the known recipes for the encoder of the search."""
