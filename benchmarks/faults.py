@@ -180,7 +180,7 @@ def workers_in_saves(run: Path) -> dict[int, int]:
 
 def disturb_workers(folder: Path, kills: int, stops: int, rng: random.Random) -> dict[str, Any]:
     """Kill workers inside saves; stop others past their timeout and continue them later."""
-    run, trials = folder / "workers" / "run", 3 * kills + 60 * stops + 20
+    run, trials = folder / "workers" / "run", 9 * kills + 60 * stops + 20
     run.parent.mkdir()
     process = start_driver(run, trials)
     killed: Counter[int] = Counter()

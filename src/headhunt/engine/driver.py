@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
 FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
+WAITING_FRACTION = 0.3  # of the time, for workers to start, before a head is solved in this process
 DISK = 8 << 30  # bytes for checkpoints
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class SearchDriver:
         """Open the run for writing, start workers, and yield a study that has caught up with the ledger.
 
         Args:
-            solved: Whether to evaluate a solved head in this process while Ray starts.
+            solved: Whether to evaluate a solved head in this process while the workers start, if that takes long.
         """
         starter = ThreadPoolExecutor(1)
         with terminated_like_interrupted(), LedgerWriter(self.directory) as ledger:
@@ -151,19 +152,20 @@ class SearchDriver:
                 beside = solved and starts_ray(self.settings, self.resources.ray)
                 starting = starter.submit(self._start_executor)
                 if not beside:
-                    executor = starting.result()
+                    patience = WAITING_FRACTION * self.budget.left() if solved else math.inf
+                    executor = _wait_for_workers(starting, patience)
                 plan = self.directory.read_plan() or self._make_plan(executor)
                 if self.view and solved:
                     self.view.update(ledger.state, self.budget.deadline, plan.sentence)
                 self._local_first = None if executor else self._local_executor()
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
-                if self._local_first:
+                if solved and self._local_first:
                     self._stage = "solving the first head"
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
                 self._stage = "searching"
                 if executor is None:
-                    executor = self._wait_for_workers(starting)
+                    executor = _wait_for_workers(starting, self.budget.left() - FINISHING_SECONDS)
                 self._study.executor = executor or self._local_executor()
                 self._local_first = None
                 if executor is not None and executor is not self._local:
@@ -178,14 +180,6 @@ class SearchDriver:
                     starting.add_done_callback(_close)  # it may still be starting
                 if self.view:
                     self.view.end()
-
-    def _wait_for_workers(self, starting: Future[Executor]) -> Executor | None:
-        """Return the workers, or None if they have not started while there is time for the final evaluation."""
-        left = self.budget.left() - FINISHING_SECONDS
-        try:
-            return starting.result(None if math.isinf(left) else max(1.0, left))
-        except TimeoutError:
-            return None
 
     def _make_plan(self, executor: Executor | None) -> Plan:
         """Measure the speed of the encoder and store what fits into the time."""
@@ -429,6 +423,14 @@ def config_of_encoder(encoder: str, trust_remote_code: bool = False) -> Any:
     from headhunt.modeling.build import load_config  # torch takes a while to load
 
     return load_config(encoder, trust_remote_code)
+
+
+def _wait_for_workers(starting: Future[Executor], seconds: float) -> Executor | None:
+    """Return the workers, or None if they have not started in time."""
+    try:
+        return starting.result(None if math.isinf(seconds) else max(1.0, seconds))
+    except TimeoutError:
+        return None
 
 
 def _close(starting: Future[Executor]) -> None:
