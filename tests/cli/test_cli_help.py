@@ -73,7 +73,7 @@ def test_help_fits_80_columns_without_cut_words(command, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "headings"),
     [
-        ("search", ["Options", "Data", "Search", "Model limits", "Training", "Compute"]),
+        ("search", ["Options", "Data", "Search", "Comparison of strategies", "Model limits", "Training", "Compute"]),
         ("fit", ["Options", "Data", "Training", "Compute"]),
         ("serve", ["Options", "Compute", "Request limits", "Timeouts"]),
     ],

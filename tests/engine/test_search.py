@@ -244,6 +244,7 @@ def test_search_interrupted_before_its_first_trial_ends_with_the_first_model(tmp
         evaluate_first(self)
         signal.raise_signal(signal.SIGINT)
 
+    monkeypatch.setattr(driver_module, "starts_ray", lambda *arguments: True)
     monkeypatch.setattr(Study, "evaluate_first", press_ctrl_c)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
