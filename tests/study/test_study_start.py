@@ -16,6 +16,7 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
 from headhunt.study.budget import Limits
+from headhunt.study.executors import InlineExecutor
 from headhunt.study.requests import EvaluateTrial, FitAllRows
 
 FOLDS = Plan(
@@ -147,7 +148,20 @@ def test_study_without_solved_heads_has_none(tmp_path):
     assert not any(trial.is_solved for trial in run(tmp_path, solved=False).state.trials)
 
 
-def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path):
+class LateExecutor(InlineExecutor):
+    """An executor one of whose workers becomes ready during a request, which ends the wait without a result."""
+
+    def __init__(self, evaluate) -> None:
+        super().__init__(evaluate)
+        self.waits = 0
+
+    def wait(self, timeout=None):
+        self.waits += 1
+        return [] if self.waits == 1 else super().wait(timeout)
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, LateExecutor])
+def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path, executor):
     jobs: list[str] = []
 
     def evaluate(request):
@@ -160,7 +174,8 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
             return []
         return [FitAllRows(trial=2, spec=trial.spec, seed=0, out=tmp_path / "model")]
 
-    study = open_study(tmp_path, evaluate, plan=FOLDS, solved=True, encoders=tuple(SOLVED_SCORES), callback=save_model)
+    options = {"solved": True, "encoders": tuple(SOLVED_SCORES), "callback": save_model}
+    study = open_study(tmp_path, evaluate, plan=FOLDS, executor=executor(evaluate), **options)
     study.evaluate_first()
     assert jobs == ["EvaluateTrial", "FitAllRows"] and study.state.model.trial == 2
     assert study.state.settled == [(2, LADDER.top)] and set(study.state.waiting) == {0, 1, 3, 4}

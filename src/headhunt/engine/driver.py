@@ -109,7 +109,7 @@ class SearchDriver:
         self._linked: list[str] = []  # models that `best` has pointed to
         self._tested: set[str] = set()  # models whose predictions of the test rows were requested
         self._local: InlineExecutor | None = None  # runs requests in this process
-        self._local_first: InlineExecutor | None = None  # that one, while workers start
+        self._first = False  # whether the first head is being solved, before anything else
         self._threads: int | None = None  # of torch in this process, before they were limited
         self._reference_requested = False
         self._pretraining = FurtherPretraining(self.directory, settings)
@@ -157,17 +157,15 @@ class SearchDriver:
                 plan = self.directory.read_plan() or self._make_plan(executor)
                 if self.view and solved:
                     self.view.update(ledger.state, self.budget.deadline, plan.sentence)
-                self._local_first = None if executor else self._local_executor()
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
-                if solved and self._local_first:
-                    self._stage = "solving the first head"
+                if solved:
+                    self._stage, self._first = "solving the first head", True
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
-                self._stage = "searching"
+                self._stage, self._first = "searching", False
                 if executor is None:
                     executor = _wait_for_workers(starting, self.budget.left() - FINISHING_SECONDS)
                 self._study.executor = executor or self._local_executor()
-                self._local_first = None
                 if executor is not None and executor is not self._local:
                     self._release_local()
                 yield self._study
@@ -333,7 +331,7 @@ class SearchDriver:
         self.budget.reserve(final.minimum_seconds(best) + more * self.budget.total, final.largest_reserve + more)
         requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
         requests += self._request_reference(study)
-        if study.executor is not self._local_first:
+        if not self._first:
             if (message := self._pretraining.add_encoder(study)) is not None:
                 self._notify(message)
             requests += self._pretraining.requests(final)
@@ -373,7 +371,7 @@ class SearchDriver:
     def _request_reference(self, study: Study) -> list[Request]:
         """Request TF-IDF with a linear model once, when the workers have started."""
         predictions = self.directory.reference_predictions(TFIDF)
-        if self._reference_requested or study.state.model is None or study.executor is self._local_first:
+        if self._reference_requested or study.state.model is None or self._first:
             return []
         self._reference_requested = True
         if predictions.exists():

@@ -113,6 +113,7 @@ class Study:
         self.rungs = Rungs(self.ladder)
         self._use_known = known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
+        self.rows_of = self._baselines.rows_of
         settings = {
             "strategy": strategy,
             "options": dict(options or {}),
@@ -151,13 +152,17 @@ class Study:
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
             return
-        requests: deque[Request] = deque([self._start(first, self.state.waiting[first])])
-        while requests:
+        requests: Sequence[Request] = [self._start(first, self.state.waiting[first])]
+        running = 0
+        while requests or running:
             self._commit()
-            self.executor.submit(requests.popleft())
-            for request, outcome in self.executor.wait():
+            for request in requests:
+                self.executor.submit(request)
+            finished = self.executor.wait()
+            for request, outcome in finished:
                 self._finish(request, outcome)
-            requests.extend(self._callback(self))
+            running += len(requests) - len(finished)
+            requests = self._callback(self) if finished else []
         self._commit()
 
     def run(self) -> str:
@@ -380,10 +385,6 @@ class Study:
             deadline=self.budget.search_deadline,
             worker_timeout=self._worker_timeout(trial, rung),
         )
-
-    def rows_of(self, trial: Trial, rung: int) -> int | None:
-        """Return the number of rows that a trial is trained on at a rung; None with cross-validation."""
-        return self._baselines.rows_of(trial, rung)
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
         """Return the fraction of its budget that a trial uses at a rung."""
