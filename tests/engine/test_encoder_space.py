@@ -37,7 +37,8 @@ TINY = Space(
         "recipe": {"epochs": 10.0, "learning_rate": 3e-3, "batch_size": 8, "weight_decay": Choice((0.0, 0.01))},
     },
 )
-OPTIONS = {"space": TINY, "strategy": "random", "rungs": False, "max_size": 0.5}  # MB: encoders of width 256 are too large
+MAX_SIZE = 0.5  # MB: encoders of width 256 are too large
+OPTIONS = {"space": TINY, "strategy": "random", "rungs": False, "max_size": MAX_SIZE}
 
 
 @pytest.fixture(scope="module")
