@@ -333,22 +333,23 @@ def test_preloaded_libraries_are_used_by_the_next_executor_only():
 
 
 @real_ray
-@pytest.mark.parametrize("options", [["--workers", "2"], ["--workers", "2", "--ray", "local"]])
-def test_search_continues_when_a_worker_is_killed(tmp_path, encoders, options):
+@pytest.mark.parametrize(("options", "trials"), [([], 40), (["--ray", "local"], 14)])  # forked workers take less time
+def test_search_continues_when_a_worker_is_killed(tmp_path, encoders, options, trials):
     write_data(tmp_path)
-    process = start_search(tmp_path, encoders(), *options, "--trials", "14", "--time", "none")
+    options = [*options, "--workers", "2", "--trials", str(trials), "--time", "none"]
+    process = start_search(tmp_path, encoders(), *options)
     wait_for_results(tmp_path, process, 2)
     kills = 0
     while not count_lost(tmp_path):  # the worker may have just finished its trial, or be saving a model
         wait_for_worker(process).kill()
         kills += 1
-        until = time.time() + 5
+        until = time.time() + 2
         while not count_lost(tmp_path) and time.time() < until:
             time.sleep(0.1)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
-    check_complete(tmp_path, 14)
-    assert count_lost(tmp_path) <= kills <= 5
+    check_complete(tmp_path, trials)
+    assert count_lost(tmp_path) <= kills <= 8
 
 
 @pytest.mark.slow
