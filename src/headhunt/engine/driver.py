@@ -160,6 +160,8 @@ class SearchDriver:
                 self._study = self._create_study(ledger, executor or self._local_executor(), plan)
                 if solved:
                     self._stage, self._first = "solving the first head", True
+                    if self.view:
+                        self.view.update(ledger.state, self.budget.deadline, self._stage)
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
                 self._stage, self._first = "searching", False

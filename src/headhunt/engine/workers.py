@@ -16,26 +16,27 @@ if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
 RUNNER = "headhunt.engine.trial_runner:TrialRunner"
+HERE = (None, "local")  # addresses of this machine
 MEMORY_FRACTION = 0.8  # of the available memory, for all workers of this machine
 
 
 def preload_workers(workers: int | None, device: str | None, ray: str | None) -> None:
-    """Begin to load what workers need, beside what this process does, unless they are on Ray."""
+    """Begin to load the libraries of the workers in another process, unless they run on Ray."""
     if _are_local(workers, device, ray):
         local_executor.preload(RUNNER)
 
 
 def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | None) -> Executor:
-    """Start the workers of a search, at least one.
+    """Start the workers of a search, and return when the first one is ready.
 
     Args:
         settings: The settings of the search.
         runner: The settings of each worker's runner.
-        ray: Address of a Ray cluster.
+        ray: Address of a Ray cluster, or "local" for Ray on this machine.
     """
     if not _uses_gpu(settings.device):
         runner = replace(runner, threads=1)
-    if not ray:
+    if ray in HERE:
         runner = replace(
             runner, memory=int(MEMORY_FRACTION * available_memory() / (settings.workers or default_workers()))
         )
@@ -51,7 +52,7 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
 
 def starts_ray(settings: SearchSettings, ray: str | None) -> bool:
     """Return whether Ray must be started on this machine."""
-    return bool(settings.workers != 0 and not ray and not _are_local(settings.workers, settings.device, ray))
+    return settings.workers != 0 and ray in HERE and not _are_local(settings.workers, settings.device, ray)
 
 
 def _are_local(workers: int | None, device: str | None, ray: str | None) -> bool:

@@ -84,12 +84,12 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     @property
     def failed(self) -> bool:
-        """Whether the process has ended by itself, because a module cannot be loaded."""
+        """Return whether the process has ended by itself, because a module cannot be loaded."""
         return (self._process.poll() or 0) > 0
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ MAX_MESSAGE_CHARS = 300  # of an error message in the ledger
 
 
 class Worker:
-    """What a worker process contains: it creates a runner once and then runs requests.
+    """Runs requests in a worker process, with a runner that is created once.
 
     Args:
         target: Class of the runner, as `module:name`. It has a method `run(request, stop)`.
