@@ -22,6 +22,7 @@ from headhunt.engine.options import (
     parse_duration,
     parse_quantity,
 )
+from headhunt.engine.workers import rows_within
 from headhunt.errors import HeadhuntError
 
 
@@ -121,3 +122,11 @@ def test_new_run_directory_gives_every_search_its_own(tmp_path, monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         paths = list(pool.map(new_run_directory, ["films: good/bad"] * 24))
     assert len(set(paths)) == 24 and all(path.is_dir() and path.parent.name == "runs" for path in paths)
+
+
+def test_rows_that_a_search_cannot_use_are_not_read():
+    assert rows_within(None, None, "cpu", None) is None
+    assert rows_within(60.0, None, "cpu", None) == 60_000
+    assert rows_within(5.0, None, "cpu", None) == 50_000
+    assert rows_within(60.0, None, "cpu", "auto") == rows_within(60.0, None, "cuda", None) == 600_000
+    assert rows_within(60.0, 500_000, "cpu", "local") == 1_000_000, "rows that were asked for are read"

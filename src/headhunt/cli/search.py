@@ -73,7 +73,8 @@ def search(
     """
     started = clock() - overhead(time)
     from headhunt.engine import search as engine
-    from headhunt.engine.options import choose_metric
+    from headhunt.engine.options import choose_metric, parse_duration
+    from headhunt.engine.workers import preload_workers, rows_within
     from headhunt.report.terminal import SearchView
 
     if out is not None:
@@ -81,6 +82,8 @@ def search(
     check_quantities(time, max_latency, max_size, max_memory)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
     columns |= {"group": group, "order": order, "test": test}
+    preload_workers(workers, device, ray)
+    columns |= {"max_rows": rows_within(parse_duration(time), limit, device, ray)} if tasks is None else {}
     task = load_data(data, tasks, limit, seed, columns)
     print_notes(task)
     limits: dict[str, Any] = {"time": time, "started": started, "trials": trials, "target": target}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,8 @@ class RowOrder(NamedTuple):
     ranks: np.ndarray
     names: list[str]
 
-    def take(self, positions: np.ndarray) -> "RowOrder":
-        """Select rows by position or by a boolean mask."""
+    def take(self, positions: Any) -> "RowOrder":
+        """Select rows by position, by a boolean mask, or all with `...`."""
         return RowOrder(self.ranks[positions], self.names)
 
 

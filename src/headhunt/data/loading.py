@@ -28,7 +28,7 @@ from headhunt.data.labels import (
 )
 from headhunt.data.problems import Problems, count, quote, quote_some
 from headhunt.data.sources import Rows, name_source, read_splits
-from headhunt.data.splitting import Split
+from headhunt.data.splitting import Split, draw_sample, find_strata
 
 _MIN_ROWS = 8
 
@@ -56,6 +56,7 @@ def load_splits(
     test: Any,
     validation: Any,
     limit: int | None,
+    max_rows: int | None,
     seed: int,
     test_share: float,
     validation_share: float | None,
@@ -70,7 +71,12 @@ def load_splits(
     problems = Problems(name_source(source))
     notes: list[str] = []
     warnings: list[str] = []
-    _check_options(problem_type, limit, {"test_share": test_share, "validation_share": validation_share}, problems)
+    _check_options(
+        problem_type,
+        {"limit": limit, "max_rows": max_rows},
+        {"test_share": test_share, "validation_share": validation_share},
+        problems,
+    )
     _check_constraints(group, order, problems)
     splits = _read_all(source, {"test": test, "validation": validation}, problems, notes)
     columns = find_columns(splits["train"], problems, text=text, text_b=text_b, label=label, group=group, order=order)
@@ -94,6 +100,12 @@ def load_splits(
     numbered = {} if group is None else number_groups(splits, group, problems)
     row_order = None if order is None else rank_rows(splits["train"], order, problems)
     problems.raise_if_any()
+    drawn = _draw_rows(targets, max_rows, seed, notes)
+    splits = {name: rows.take(drawn[name]) if name in drawn else rows for name, rows in splits.items()}
+    targets, numbered = (
+        {name: array[drawn.get(name, ...)] for name, array in arrays.items()} for arrays in (targets, numbered)
+    )
+    row_order = row_order and row_order.take(drawn.get("train", ...))
     grouped = _group(splits, columns, targets)
     notes[:0] = _describe_columns(columns, problem_type, labels)
     together = order is None
@@ -121,14 +133,18 @@ def _check_constraints(group: str | None, order: str | None, problems: Problems)
 
 
 def _check_options(
-    problem_type: ProblemType | None, limit: int | None, shares: dict[str, float | None], problems: Problems
+    problem_type: ProblemType | None,
+    numbers: dict[str, int | None],
+    shares: dict[str, float | None],
+    problems: Problems,
 ) -> None:
     if problem_type is not None and problem_type not in PROBLEM_TYPES:
         remedy = f"Use one of {', '.join(PROBLEM_TYPES)}"
         problems.add(f'problem_type="{problem_type}"', "this problem type is unknown", remedy)
-    if limit is not None and limit < 1:
-        remedy = "Give a positive number, or leave it out for all rows"
-        problems.add(f"limit={limit}", "the number of rows must be positive", remedy)
+    for argument, number in numbers.items():
+        if number is not None and number < 1:
+            remedy = "Give a positive number, or leave it out for all rows"
+            problems.add(f"{argument}={number}", "the number of rows must be positive", remedy)
     for argument, share in shares.items():
         if share is not None and not 0 <= share < 1:
             remedy = f"Give a share such as 0.2, or 0 for no {argument.removesuffix('_share')} split"
@@ -213,6 +229,17 @@ def _check_size(rows: Rows, labels: Sequence[str], limit: int | None, problems: 
     if limit is not None and limit < max(2, len(labels)):
         what = "the limit is too low" + (f" for {count(len(labels), 'class', 'classes')}" if labels else "")
         problems.add(f"limit={limit}", what, "Raise it, so that every class has a row")
+
+
+def _draw_rows(
+    targets: dict[str, np.ndarray], max_rows: int | None, seed: int, notes: list[str]
+) -> dict[str, np.ndarray]:
+    """Return, for each split with more than `max_rows` rows, the positions of those to use."""
+    if max_rows is None:
+        return {}
+    large = {name: column for name, column in targets.items() if len(column) > max_rows}
+    notes += [f"{name}: {count(max_rows, 'row')} drawn from {len(column):,}" for name, column in large.items()]
+    return {name: draw_sample(find_strata(column), max_rows, seed) for name, column in large.items()}
 
 
 def _group(splits: dict[str, Rows], columns: Columns, targets: dict[str, np.ndarray]) -> dict[str, Split]:

@@ -90,6 +90,7 @@ class Task:
         test: Any = None,
         validation: Any = None,
         limit: int | None = None,
+        max_rows: int | None = None,
         seed: int = 0,
         test_share: float = 0.2,
         validation_share: float | None = None,
@@ -111,6 +112,8 @@ class Task:
             test: Another source with the test rows.
             validation: Another source with the validation rows.
             limit: Maximum number of training rows, drawn by stratified sampling.
+            max_rows: Maximum number of rows of each split of the source. They are drawn before rows are compared with
+                each other, which bounds the time of loading, and before a test split is set aside.
             seed: Random seed of sampling and splitting.
             test_share: Share of the rows to set aside if there are no test rows; 0 for no test split.
             validation_share: With `order`, share of the other rows for the validation split; 0 for none. By default a
@@ -131,6 +134,7 @@ class Task:
             test=test,
             validation=validation,
             limit=limit,
+            max_rows=max_rows,
             seed=seed,
             test_share=test_share,
             validation_share=validation_share,

@@ -25,7 +25,7 @@ from headhunt.engine.options import (
     parse_duration,
     parse_quantity,
 )
-from headhunt.engine.workers import preload_workers
+from headhunt.engine.workers import preload_workers, rows_within
 from headhunt.errors import HeadhuntError
 from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
@@ -211,7 +211,7 @@ def search(
     budget = TimeBudget(seconds, started=started)
     check_choices(strategy, precision, workers)
     preload_workers(workers, device, ray)
-    task = load_task(data, seed, options)
+    task = load_task(data, seed, options, max_rows=rows_within(seconds, options.get("limit"), device, ray))
     metric = choose_metric(task, metric)
     check_target(target, metric)
     if calibrate and task.tasks:

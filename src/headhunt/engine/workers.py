@@ -18,12 +18,32 @@ if TYPE_CHECKING:
 RUNNER = "headhunt.engine.trial_runner:TrialRunner"
 HERE = (None, "local")  # addresses of this machine
 MEMORY_FRACTION = 0.8  # of the available memory, for all workers of this machine
+ROWS_PER_SECOND, ROWS_PER_SECOND_OF_GPU = 1_000, 10_000  # more than small encoders read in the time of a search
+MIN_ROWS_READ = 50_000
 
 
 def preload_workers(workers: int | None, device: str | None, ray: str | None) -> None:
     """Begin to load the libraries of the workers in another process, unless they run on Ray."""
     if _are_local(workers, device, ray):
         local_executor.preload(RUNNER)
+
+
+def rows_within(seconds: float | None, limit: int | None, device: str | None, ray: str | None) -> int | None:
+    """Return a number of rows that is more than a search can use in its time; None for all.
+
+    Loading compares all rows with each other. With a million rows that takes longer than a short search.
+
+    Args:
+        seconds: The time of the search.
+        limit: The number of training rows that the user asked for.
+        device: The device of the search.
+        ray: Address of a Ray cluster.
+    """
+    if seconds is None:
+        return None
+    fast = ray not in HERE or _uses_gpu(device)
+    rows = int(seconds * (ROWS_PER_SECOND_OF_GPU if fast else ROWS_PER_SECOND))
+    return max(MIN_ROWS_READ, rows, 2 * (limit or 0))
 
 
 def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | None) -> Executor:
