@@ -30,10 +30,12 @@ from headhunt.cli import app
 from headhunt.data import Task, load_tasks
 from headhunt.data.inputs import UnreadableInputError, choose_columns, find_faults, find_inputs, open_rows
 from headhunt.data.loading import load_texts
+from headhunt.engine.earlier_runs import learn
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
+from headhunt.run.task import open_task
 from headhunt.spec import Space, Spec
 
 Read = Callable[[Any], object]
@@ -171,6 +173,7 @@ def _run_target(name: str) -> Target:
         path = run / name
         if name == "plan.json":
             RunDirectory(run).write_plan(PLAN)
+        task = open_task(RunDirectory(run).task)
         content = path.read_bytes()
         files = _ledgers(content) if name == "ledger.jsonl" else damaged_json(json.loads(content))
 
@@ -185,8 +188,10 @@ def _run_target(name: str) -> Target:
             if name == "search.json":
                 settings = RunDirectory(run).read_settings()
                 Space.from_dict(settings.space).draw(0, encoder=settings.encoder)
+                [Spec.from_dict(spec) for spec in settings.learned]
             if name == "ledger.jsonl":
                 LedgerWriter(RunDirectory(run)).close()
+                learn([run], task)
             if refused:
                 raise refused
 

@@ -144,6 +144,7 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     needed = overhead(expected["time"])
     assert needed > 0 and before - needed <= options.pop("started") <= time.time() - needed
     assert options == {**expected, "calibrate": True, "pretrain": False, "trust_remote_code": True} | {
+        "learn_from": (),
         "known_recipes": False,
         "rungs": False,
     }

@@ -16,6 +16,7 @@ import headhunt
 from headhunt import Search
 from headhunt.engine import driver as driver_module
 from headhunt.engine.driver import Resources, SearchDriver
+from headhunt.engine.earlier_runs import learn
 from headhunt.engine.final_evaluation import best_with_training_run
 from headhunt.engine.profiling import OverLimitError
 from headhunt.engine.trial_runner import TrialRunner
@@ -225,6 +226,20 @@ def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
         request = driver._after_results(study)[0]
         assert isinstance(request, FitAllRows) and (request.trial, request.rows) == (solved, None)
         assert request.out == driver.directory.trial_model(solved, 2)
+
+
+def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders, monkeypatch):
+    # The task is so easy that no candidate is better than the plain head.
+    monkeypatch.setattr("headhunt.engine.earlier_runs._is_better", lambda trial, *_: trial.params is not None)
+    (earlier := tmp_path / "earlier").mkdir()
+    first = run_search(earlier, encoders())
+    (spec,) = learn([first.run_dir], make_task())[:1]
+    search = run_search(tmp_path, encoders(), learn_from=[first.run_dir], trials=5)
+    assert spec.to_dict() in search.settings.learned
+    tried = [trial.spec for trial in search.state.trials if trial.origin == "known"]
+    assert any((other.head, other.recipe.learning_rate) == (spec.head, spec.recipe.learning_rate) for other in tried)
+    resumed = headhunt.resume(search.run_dir, trials=6, time=None, view=False)
+    assert len(resumed.state.trials) == 6
 
 
 @pytest.fixture(scope="module")

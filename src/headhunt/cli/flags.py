@@ -37,6 +37,7 @@ ARGUMENTS = (
     "known_recipes",
     "label",
     "layers",
+    "learn_from",
     "limit",
     "max_batch",
     "max_body",

@@ -303,6 +303,15 @@ KnownRecipes = Annotated[
         rich_help_panel=COMPARISON,
     ),
 ]
+LearnFrom = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--learn-from",
+        metavar="RUN",
+        help="Directory of an earlier search on similar data, whose best candidates are tried early. May be repeated.",
+        rich_help_panel=SEARCH,
+    ),
+]
 RungsOption = Annotated[
     bool,
     typer.Option(

@@ -48,6 +48,7 @@ def search(
     space: opt.SpaceName = "default",
     strategy: opt.StrategyOption = opt.Strategy.prior,
     known_recipes: opt.KnownRecipes = True,
+    learn_from: opt.LearnFrom = None,
     rungs: opt.RungsOption = True,
     metric: opt.Metric = None,
     max_latency: opt.MaxLatency = None,
@@ -89,7 +90,7 @@ def search(
     limits: dict[str, Any] = {"time": time, "started": started, "trials": trials, "target": target}
     limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
-    choices |= {"known_recipes": known_recipes, "rungs": rungs}
+    choices |= {"known_recipes": known_recipes, "learn_from": learn_from or (), "rungs": rungs}
     encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
     training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
     training |= {"unlabelled": unlabelled, "pretrain": pretrain}

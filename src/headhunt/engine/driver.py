@@ -30,7 +30,7 @@ from headhunt.run.plan import Plan
 from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
-from headhunt.spec import NAMED, Space
+from headhunt.spec import NAMED, Space, Spec
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
@@ -286,6 +286,7 @@ class SearchDriver:
             encoders=plan.encoders,
             max_epochs=plan.epochs,
             classes=len(self.task.labels) or 1,
+            learned=[Spec.from_dict(spec) for spec in settings.learned],
         )
         return Study(
             ledger,

@@ -122,6 +122,8 @@ def check_decisions(task: Task, calibrate: bool, reject: float | None, reject_la
     Raises:
         HeadhuntError: If the task has no probabilities, or cannot have this rejection.
     """
+    if calibrate and task.tasks:
+        raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
     if calibrate and task.problem_type == "regression":
         raise HeadhuntError(
             "calibrate= needs classes or labels: a number has no probability. Leave it out; the report states how "

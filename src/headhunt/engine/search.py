@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headhunt.data import Task, load_unlabelled
 from headhunt.engine.ablation import run_ablation
 from headhunt.engine.driver import Resources, SearchDriver, View, config_of_encoder
+from headhunt.engine.earlier_runs import learn
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
@@ -141,6 +142,7 @@ def search(
     space: str | Path | Space = "default",
     strategy: str = "prior",
     known_recipes: bool = True,
+    learn_from: Sequence[str | Path] = (),
     rungs: bool = True,
     metric: str | None = None,
     workers: int | None = None,
@@ -176,6 +178,7 @@ def search(
         space: "default", "paper", "encoder", a file, or a `Space`.
         strategy: Search strategy.
         known_recipes: Whether to begin with recipes that performed well on other tasks.
+        learn_from: Directories of earlier searches on similar data. Their best candidates are tried early.
         rungs: Whether to compare candidates on less than full training first, and to promote the best.
         metric: Metric that trials are compared by; by default that of the problem type.
         workers: Number of worker processes; 0 trains in this one; by default one per core or GPU.
@@ -214,8 +217,6 @@ def search(
     task = load_task(data, seed, options, max_rows=rows_within(seconds, options.get("limit"), device, ray))
     metric = choose_metric(task, metric)
     check_target(target, metric)
-    if calibrate and task.tasks:
-        raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
     check_deliver(deliver, task)
     check_decisions(task, calibrate, reject, reject_label)
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
@@ -243,6 +244,7 @@ def search(
         space=chosen.to_dict(),
         strategy=strategy,
         known_recipes=known_recipes,
+        learned=tuple(spec.to_dict() for spec in learn(learn_from, task, known_recipes)),
         rungs=rungs,
         metric=metric,
         time=seconds,

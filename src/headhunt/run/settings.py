@@ -30,6 +30,8 @@ class SearchSettings:
     strategy: str = "prior"
     known_recipes: bool = True
     """Whether the search begins with known recipes."""
+    learned: tuple[dict[str, Any], ...] = ()
+    """Candidates of earlier searches that are tried early, as plain data."""
     rungs: bool = True
     """Whether trials are compared on less than full training first."""
     metric: str = "accuracy"
@@ -87,6 +89,7 @@ class SearchSettings:
             "--tasks": None if single else "TASKS",
             "--test": "TEST" if task.test_given and single else None,
             "--unlabelled": "UNLABELLED" if self.unlabelled else None,
+            "--learn-from": "RUN" if self.learned else None,
             "--limit": task.limit,
             "--encoder": ",".join(self.encoders) or self.encoder,
             "--max-length": self.max_length,

@@ -6,6 +6,7 @@ canonical spec with its hash. It also turns a hand-written spec into parameters 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ class Candidates:
         encoders: Encoders to choose from, the first of which is that of the plain head. Defaults to `encoder` alone.
         max_epochs: Largest number of epochs that there is time for.
         classes: Number of classes, which decides how heads are solved.
+        learned: Candidates that performed well in the user's own earlier searches, with any encoder.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Candidates:
         encoders: Sequence[str] = (),
         max_epochs: float | None = None,
         classes: int = 2,
+        learned: Sequence[Spec] = (),
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
+        self.learned = tuple(learned)
         self.classes = classes if problem_type == "single_label_classification" else 1
         self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
@@ -183,6 +187,7 @@ class Candidates:
             recipes = _known_shapes(base, self.layers)
         else:
             recipes = _known_recipes(base, self._numeric_freezes(), self.pair)
+        recipes = _alternate(recipes, (_adapt(spec, base) for spec in self.learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
@@ -201,6 +206,20 @@ def _encoder_of(space: Space, otherwise: str) -> str:
     """Return the encoder that the space names (its first option), or `otherwise`."""
     node = space.tree.get("encoder", otherwise)
     return str(node.options[0] if isinstance(node, Choice) else node)
+
+
+def _adapt(spec: Spec, base: Spec) -> Spec:
+    """Return a candidate of another search with the encoder, epochs and maximum length of this one."""
+    recipe = replace(spec.recipe, epochs=base.recipe.epochs, max_length=base.recipe.max_length)
+    return replace(spec, encoder=base.encoder, recipe=recipe)
+
+
+def _alternate(recipes: Iterator[Spec], learned: Iterator[Spec]) -> Iterator[Spec]:
+    """Yield from both in turn. The first known recipe comes first: earlier tasks may have been different."""
+    for recipe in recipes:
+        yield recipe
+        yield from itertools.islice(learned, 1)
+    yield from learned
 
 
 def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]:
