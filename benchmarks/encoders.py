@@ -73,10 +73,10 @@ def run(name: str, task: Any, encoder: str, epochs: float | None) -> dict[str, A
 
 def latency(predictor: Any, texts: Sequence[str]) -> float:
     """Return the median milliseconds for one text, of one thread's own time, so that other load does not count."""
-    from headhunt.engine.profiling import one_thread
+    from headhunt.training.device import use_threads
 
     seconds = []
-    with one_thread(predictor.device):
+    with use_threads(1):
         for text in texts:
             began = time.thread_time()
             predictor.outputs([text])

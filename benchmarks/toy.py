@@ -158,6 +158,8 @@ class VirtualExecutor:
         evaluate: Toy evaluation. The `seconds` of its outcome are its virtual time.
     """
 
+    threads_alone = None
+
     def __init__(self, workers: int, evaluate: Callable[[EvaluateTrial], Outcome]) -> None:
         self.workers = workers
         self.now = 0.0

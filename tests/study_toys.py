@@ -95,6 +95,8 @@ def leaderboard(study: Study) -> list[tuple[int, str, tuple[int, float] | None]]
 class ShuffledExecutor:
     """An executor with several workers whose requests finish in random order."""
 
+    threads_alone = None
+
     def __init__(self, evaluate: Callable[[EvaluateTrial], Outcome], seed: int = 0, workers: int = 4) -> None:
         self.workers, self.evaluate, self.rng = workers, evaluate, random.Random(seed)
         self.running: list[EvaluateTrial] = []

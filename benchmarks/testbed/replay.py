@@ -159,6 +159,8 @@ class ReplayExecutor:
         now: Time at the start.
     """
 
+    threads_alone = None
+
     def __init__(self, workers: int, evaluate: Callable[[EvaluateTrial], Outcome], now: float = 0.0) -> None:
         self.workers, self.now = workers, now
         self._evaluate = evaluate

@@ -85,6 +85,7 @@ class FakeWorkers:
     """Workers that respond as told, by trial and attempt, and write perfect predictions."""
 
     workers = 1
+    threads_alone = None
 
     def __init__(self, outcomes: dict[tuple[int, int], str]) -> None:
         self.queue, self.outcomes, self.evaluated = [], outcomes, []

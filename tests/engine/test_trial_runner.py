@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import sentences
 from safetensors.numpy import load_file
 
@@ -77,6 +78,18 @@ def test_small_data_is_evaluated_out_of_fold(runner, encoders, tmp_path):
     positions, predictions = outputs(tmp_path, 2)
     assert sorted(positions) == list(range(rows))
     assert outcome.score == pytest.approx((predictions.argmax(1) == runner.targets[positions]).mean())
+
+
+def test_request_that_runs_alone_has_more_threads(runner, encoders, tmp_path, monkeypatch):
+    threads, train = [], TrialRunner._train_fold
+    monkeypatch.setattr(
+        TrialRunner, "_train_fold", lambda *given: threads.append(torch.get_num_threads()) or train(*given)
+    )
+    before = torch.get_num_threads()
+    for number in (before + 1, None):
+        runner.run(request(candidate(encoders()), tmp_path, threads=number))
+        assert torch.get_num_threads() == before
+    assert set(threads[:FOLDS]) == {before + 1} and set(threads[FOLDS:]) == {before}
 
 
 def test_third_of_the_budget_is_one_complete_training_run(runner, encoders, tmp_path):

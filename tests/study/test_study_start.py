@@ -166,6 +166,7 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
 
     def evaluate(request):
         jobs.append(type(request).__name__)
+        assert request.threads == 3
         return Outcome("ok", 0.5, 0.1, 10)
 
     def save_model(study):
@@ -175,7 +176,9 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
         return [FitAllRows(trial=2, spec=trial.spec, seed=0, out=tmp_path / "model")]
 
     options = {"solved": True, "encoders": tuple(SOLVED_SCORES), "callback": save_model}
-    study = open_study(tmp_path, evaluate, plan=FOLDS, executor=executor(evaluate), **options)
+    alone = executor(evaluate)
+    alone.threads_alone = 3
+    study = open_study(tmp_path, evaluate, plan=FOLDS, executor=alone, **options)
     study.evaluate_first()
     assert jobs == ["EvaluateTrial", "FitAllRows"] and study.state.model.trial == 2
     assert study.state.settled == [(2, LADDER.top)] and set(study.state.waiting) == {0, 1, 3, 4}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headhunt.predictor import Predictor
 from headhunt.run.results import Latency, ModelCost
+from headhunt.training.device import use_threads
 
 BATCH_SIZES = (1, 32)
 WARM_UP = 3  # calls that are not counted
@@ -97,18 +97,6 @@ def measure_cost(
     )
 
 
-@contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """Use one thread on a CPU: the cost of a text must not depend on how busy the other cores are."""
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def latency(
     predictor: Predictor,
     texts: Sequence[str],
@@ -121,7 +109,8 @@ def latency(
     seconds = []
     by_length = np.argsort([len(text) for text in texts], kind="stable")
     predictor.model.eval()
-    with one_thread(predictor.device):
+    # The cost of a text must not depend on how busy the other cores are.
+    with use_threads(1 if predictor.device.type == "cpu" else None):
         for call in range(repeats + WARM_UP):
             # Multiples of the golden ratio are spread evenly: few calls get as many short and long texts as many do.
             spread = (np.arange(call * batch_size, (call + 1) * batch_size) + 0.5) * 0.6180339887 % 1.0

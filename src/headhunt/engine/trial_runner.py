@@ -61,6 +61,7 @@ from headhunt.study.requests import (
 )
 from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
+from headhunt.training.device import use_threads
 from headhunt.training.solve import Solving, SolvingTasks
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
@@ -117,7 +118,8 @@ class TrialRunner(WorkerData):
             return steady_time() >= deadline or stop()
 
         try:
-            outcome = self._jobs[type(request)](request, should_stop)
+            with use_threads(request.threads):
+                outcome = self._jobs[type(request)](request, should_stop)
         except (_StoppedError, StoppedError):
             outcome = Outcome(STOPPED)
         except _CollapsedError as error:

@@ -22,6 +22,8 @@ class Executor(Protocol):
 
     workers: int
     """Number of requests that may run at a time. It may change during a search."""
+    threads_alone: int | None
+    """Threads of a request that runs alone, for which idle workers leave their cores; None for the usual number."""
 
     def submit(self, request: Request) -> None:
         """Queue a request and return at once."""
@@ -44,6 +46,7 @@ class InlineExecutor:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self.workers = 1
+        self.threads_alone: int | None = None
         self._evaluate = evaluate
         self._queue: deque[Request] = deque()
 

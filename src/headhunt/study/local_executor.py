@@ -134,6 +134,7 @@ class LocalExecutor(WorkerPool):
         self._server = _take_preloaded(module := target.partition(":")[0]) or ForkServer(module)
         self._created = 0
         super().__init__(workers or default_workers())
+        self.threads_alone = min(self.workers, default_workers())
 
     def close(self) -> None:
         """Kill all workers."""

@@ -34,6 +34,8 @@ class Request:
     """When to stop, on the `steady_time` of this process."""
     worker_timeout: float | None = None
     """Seconds after which the executor replaces a worker that does not respond."""
+    threads: int | None = None
+    """Threads of the worker while it runs this request; None for as many as it has otherwise."""
 
     def __getstate__(self) -> dict[str, Any]:
         left = None if self.deadline is None else self.deadline - steady_time()

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from headhunt.run.clock import steady_time
@@ -157,7 +157,7 @@ class Study:
         while requests or running:
             self._commit()
             for request in requests:
-                self.executor.submit(request)
+                self.executor.submit(replace(request, threads=self.executor.threads_alone))
             finished = self.executor.wait()
             for request, outcome in finished:
                 self._finish(request, outcome)

@@ -93,6 +93,7 @@ class WorkerPool(ABC):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.threads_alone: int | None = None
         self._queue: deque[Request] = deque()
         self._idle: list[Any] = []
         self._starting: list[Any] = []
