@@ -7,6 +7,7 @@ part is off. Parts that are off are then removed, so that the same candidate alw
 from __future__ import annotations
 
 import difflib
+import math
 import random
 import tomllib
 from collections.abc import Callable, Iterator
@@ -335,7 +336,7 @@ def _count(tree: dict[str, Any]) -> int:
 
 
 def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
-    """Raise `SpecError` for names that a spec does not have and for empty or reversed ranges."""
+    """Raise `SpecError` for names that a spec does not have and for ranges that are empty, reversed or infinite."""
     known = {field.name for field in fields(part_type)}
     for key, node in tree.items():
         if key not in known:
@@ -354,6 +355,10 @@ def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
             raise SpecError(f"{path}{key} must list plain values, not lists or tables; found {inner.options!r:.80}.")
         elif isinstance(inner, Int | Float | Log) and not inner.low <= inner.high:
             raise SpecError(f"{path}{key} must be a range from low to high; found {inner.low} to {inner.high}.")
+        elif isinstance(inner, Int | Float | Log) and not (math.isfinite(inner.low) and math.isfinite(inner.high)):
+            raise SpecError(f"{path}{key} must be a range of finite numbers; found {inner.low} to {inner.high}.")
+        elif isinstance(inner, Int) and not (isinstance(inner.low, int) and isinstance(inner.high, int)):
+            raise SpecError(f"{path}{key} must be a range of whole numbers; found {inner.low} to {inner.high}.")
         elif isinstance(inner, Log) and inner.low <= 0:
             raise SpecError(f"{path}{key} is logarithmic and must start above 0; found {inner.low}.")
 
