@@ -241,11 +241,11 @@ def check(run: Path, trials: int, failed: set[int] = frozenset()) -> dict[str, A
     differ = [number for number in expected if scores.get(number) != expected[number] and number not in failed]
     unreadable, strays = 0, [path for path in run.rglob("*") if path.name.endswith(PARTIAL)]
     for trial in state.trials:
-        path = directory.predictions(trial.number, 0)
         if trial.best is None:
-            strays += [place for place in (path, directory.checkpoint(trial.number, 0)) if place.exists()]
+            strays += run.glob(f"*/{trial.number:06d}-*")
         else:
-            unreadable += float(read_predictions(path)[1][0]) != trial.best[1]
+            predictions = directory.predictions(trial.number, trial.best[0])
+            unreadable += float(read_predictions(predictions)[1][0]) != trial.best[1]
     return {
         "results": len(state.settled),
         "repeated": count_repeats(read_results(run)),
