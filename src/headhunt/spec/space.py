@@ -355,7 +355,9 @@ def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
             raise SpecError(f"{path}{key} must list plain values, not lists or tables; found {inner.options!r:.80}.")
         elif isinstance(inner, Int | Float | Log) and not inner.low <= inner.high:
             raise SpecError(f"{path}{key} must be a range from low to high; found {inner.low} to {inner.high}.")
-        elif isinstance(inner, Int | Float | Log) and not (math.isfinite(inner.low) and math.isfinite(inner.high)):
+        elif isinstance(inner, Int | Float | Log) and any(
+            end in (math.inf, -math.inf) for end in (inner.low, inner.high)
+        ):
             raise SpecError(f"{path}{key} must be a range of finite numbers; found {inner.low} to {inner.high}.")
         elif isinstance(inner, Int) and not (isinstance(inner.low, int) and isinstance(inner.high, int)):
             raise SpecError(f"{path}{key} must be a range of whole numbers; found {inner.low} to {inner.high}.")
