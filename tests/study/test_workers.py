@@ -248,7 +248,7 @@ def test_executor_stop_keeps_only_workers_that_stop(executor):
         ),
         (
             f"RayExecutor({TARGET!r}, {{}}, address='127.0.0.1:1')",
-            "Ray cannot be started on the cluster at 127.0.0.1:1: .* or search with workers=0",
+            "No Ray cluster can be reached at 127.0.0.1:1: .* leave it out to use this machine",
         ),
     ],
 )

@@ -130,11 +130,12 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
             _check_reachable(address)
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else local))
     except Exception as error:
-        place = f"the cluster at {address}" if address else "this machine"
         reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise HeadhuntError(
-            f"Ray cannot be started on {place}: {reason}. Check the address, or {alternative}."
-        ) from None
+        if address:
+            message = f"No Ray cluster can be reached at {address}: {reason}. Check ray=, or leave it out to use this machine."
+        else:
+            message = f"Ray cannot be started on this machine: {reason}. Try again, or {alternative}."
+        raise HeadhuntError(message) from None
     return ray, True
 
 
