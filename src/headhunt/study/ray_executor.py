@@ -132,7 +132,8 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         if address:
-            message = f"No Ray cluster can be reached at {address}: {reason}. Check ray=, or leave it out to use this machine."
+            message = f"No Ray cluster can be reached at {address}: {reason}. "
+            message += "Check ray=, or leave it out to use this machine."
         else:
             message = f"Ray cannot be started on this machine: {reason}. Try again, or {alternative}."
         raise HeadhuntError(message) from None
