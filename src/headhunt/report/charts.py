@@ -300,18 +300,44 @@ def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
     best = [item for trial in data["fronts"][cost] for item in items if item["trial"] == trial]
     steps = [(x(item[cost]), y(item["score"])) for item in best]
     body.append(f'<path class="curve accent soft" d="{_staircase(steps, width - right)}"/>')
+    taken = [(x(item[cost]) - 6, y(item["score"]) - 6, x(item[cost]) + 6, y(item["score"]) + 6) for item in items]
     for item in items:
         at, level = x(item[cost]), y(item["score"])
-        # Names stand below and beside the dots: the front reaches a dot from below and leaves it to the right.
-        anchor, shift = ("end", -8) if at > width * 0.72 else ("start", 8)
         title = f"{item['name']}: {number(item['score'])}, {compact(item[cost])}. {item['description']}"
         dot = _circle(at, level, 5.5, "accent" if item in best else "neutral")
         body.append(f"<g><title>{escape(title)}</title>{dot}</g>")
         if item in best or len(items) <= NAMED:
-            body.append(draw_text(at + shift, level + 17, item["name"], "note", anchor))
+            place, anchor = _place_name(at, level, item["name"], (left, width), taken)
+            body.append(draw_text(*place, item["name"], "note", anchor))
     items = best if len(items) > NAMED else items
     described = "; ".join(f"{item['name']} {number(item['score'])} at {compact(item[cost])}" for item in items)
     return draw_svg(width, height, f"{data['metric']} against {label}: {described}.", body)
+
+
+def _place_name(
+    at: float, level: float, name: str, bounds: tuple[float, float], taken: list[tuple[float, float, float, float]]
+) -> tuple[tuple[float, float], str]:
+    """Return where the name of a dot stands, and its anchor; what it covers is added to `taken`.
+
+    Below and beside the dot if that is free: the front reaches a dot from below and leaves it to the right.
+    """
+    length = 6.2 * len(name)
+    places = []
+    for down in (17, -9, 31, -23, 45, -37):
+        places += [(at + 8, level + down, "start"), (at - 8, level + down, "end")]
+    boxes = [
+        (x - (length if end == "end" else 0), y - 10, x + (0 if end == "end" else length), y + 3)
+        for x, y, end in places
+    ]
+    inside = [bounds[0] <= box[0] and box[2] <= bounds[1] for box in boxes]
+    free = [
+        all(box[2] < other[0] or other[2] < box[0] or box[3] < other[1] or other[3] < box[1] for other in taken)
+        for box in boxes
+    ]
+    chosen = max(range(len(places)), key=lambda place: (inside[place] + free[place], -place))
+    taken.append(boxes[chosen])
+    x, y, anchor = places[chosen]
+    return (x, y), anchor
 
 
 def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], name: str, width: float = HALF) -> str:
