@@ -37,6 +37,7 @@ from headhunt.report.terminal import format_duration
 WIDE, HALF, NARROW, SMALL = 920, 440, 360, 214
 NAMED = 10  # dots of a chart that all have their names
 Figure = Mapping[str, Any]
+Box = tuple[float, float, float, float]  # left, top, right and bottom
 
 
 def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
@@ -307,37 +308,35 @@ def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
         dot = _circle(at, level, 5.5, "accent" if item in best else "neutral")
         body.append(f"<g><title>{escape(title)}</title>{dot}</g>")
         if item in best or len(items) <= NAMED:
-            place, anchor = _place_name(at, level, item["name"], (left, width), taken)
+            place, anchor = _place_name(at, level, item["name"], (left, 0, width, bottom), taken)
             body.append(draw_text(*place, item["name"], "note", anchor))
     items = best if len(items) > NAMED else items
     described = "; ".join(f"{item['name']} {number(item['score'])} at {compact(item[cost])}" for item in items)
     return draw_svg(width, height, f"{data['metric']} against {label}: {described}.", body)
 
 
-def _place_name(
-    at: float, level: float, name: str, bounds: tuple[float, float], taken: list[tuple[float, float, float, float]]
-) -> tuple[tuple[float, float], str]:
+def _place_name(at: float, level: float, name: str, frame: Box, taken: list[Box]) -> tuple[tuple[float, float], str]:
     """Return where the name of a dot stands, and its anchor; what it covers is added to `taken`.
 
     Below and beside the dot if that is free: the front reaches a dot from below and leaves it to the right.
     """
     length = 6.2 * len(name)
-    places = []
-    for down in (17, -9, 31, -23, 45, -37):
-        places += [(at + 8, level + down, "start"), (at - 8, level + down, "end")]
-    boxes = [
-        (x - (length if end == "end" else 0), y - 10, x + (0 if end == "end" else length), y + 3)
-        for x, y, end in places
-    ]
-    inside = [bounds[0] <= box[0] and box[2] <= bounds[1] for box in boxes]
-    free = [
-        all(box[2] < other[0] or other[2] < box[0] or box[3] < other[1] or other[3] < box[1] for other in taken)
-        for box in boxes
-    ]
-    chosen = max(range(len(places)), key=lambda place: (inside[place] + free[place], -place))
+    places, boxes = [], []
+    for shift, down in ((8, 17), (10, 4), (8, -9), (8, 30), (8, -22), (8, 43), (8, -35)):
+        places += [((at + shift, level + down), "start"), ((at - shift, level + down), "end")]
+        lines = (level + down - 10, level + down + 3)
+        boxes += [(at + shift, lines[0], at + shift + length, lines[1])]
+        boxes += [(at - shift - length, lines[0], at - shift, lines[1])]
+
+    def is_good(box: Box) -> bool:
+        inside = frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
+        return inside and not any(
+            box[0] <= other[2] and other[0] <= box[2] and box[1] <= other[3] and other[1] <= box[3] for other in taken
+        )
+
+    chosen = next((number for number, box in enumerate(boxes) if is_good(box)), 0)
     taken.append(boxes[chosen])
-    x, y, anchor = places[chosen]
-    return (x, y), anchor
+    return places[chosen]
 
 
 def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], name: str, width: float = HALF) -> str:
