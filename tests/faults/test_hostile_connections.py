@@ -113,6 +113,9 @@ def test_two_thousand_hostile_connections_leave_memory_and_descriptors_flat(serv
             with contextlib.suppress(OSError):
                 client.sendall((b"", b"POST /predict HTTP/1.1\r\nx: ", b"x", GET)[number % 4])
         assert descriptors(service) <= before + 1100
+        if wanted == 2000:  # this one is too many, and has sent nothing
+            refusal = clients[1996].recv(65536)
+            assert refusal.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 1\r\n" in refusal
         wait_for_descriptors(service, before + 2, 40)
         assert service.request("/health")[0] == 200, "with the clients still there"
     finally:

@@ -66,7 +66,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.waiting_since = self.loop.time()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            self.refuse(b"503 Service Unavailable", "Too many connections; try again later.")
+            self.refuse(b"503 Service Unavailable\r\nretry-after: 1", "Too many connections; try again later.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's forward passes that have not begun."""
@@ -153,7 +153,12 @@ class Connection(HttpToolsProtocol):
         self.refuse(b"431 Request Header Fields Too Large", message)
 
     def refuse(self, status: bytes, message: str) -> None:
-        """Send an error, unless a response is under way, and close the connection."""
+        """Send an error, unless a response is under way, and close the connection.
+
+        Args:
+            status: The status line, with further headers in lines of their own.
+            message: What is wrong, for the client.
+        """
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
