@@ -278,3 +278,11 @@ def test_task_fields_have_no_effect_on_one_task():
     for given in ({"task_layers": -1}, {"task_layers": "some"}, {"task_sampling": "random"}):
         with pytest.raises(ValueError, match=next(iter(given))):
             Recipe(**given)
+
+
+def test_solved_head_reads_one_layer_where_many_classes_have_few_rows():
+    assert solved("encoder", classes=150, rows=500).head == Head(pooling="mean")
+    many = solved("encoder", classes=150, rows=3000)
+    assert many.head.layers == "concat" and many.head == solved("encoder", classes=150).head
+    assert solved("encoder", classes=5, rows=10).head == solved("encoder").head
+    assert solved("encoder", classes=150, rows=500, pair=True).head == solved("encoder", pair=True).head

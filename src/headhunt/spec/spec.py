@@ -43,6 +43,7 @@ SOLVERS = {
     "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
 MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
+FEW_ROWS_PER_CLASS = 5  # with fewer of many classes, a head is solved on the last layer alone
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 STOPPINGS = {
     "best": "the weights of the epoch with the best score on held-out training rows are kept",
@@ -354,15 +355,23 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
 
 
-def solved(encoder: str, *, pair: bool = False, classes: int = 2) -> Spec:
+def solved(encoder: str, *, pair: bool = False, classes: int = 2, rows: int | None = None) -> Spec:
     """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one linear regression.
+
+    With a few rows of each of many classes, so many features mislead it: the mean of the last layer is better.
 
     Args:
         encoder: Hugging Face model name or local folder.
         pair: Whether the task has two texts per row; both are then encoded separately and compared.
         classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
+        rows: Number of training rows.
     """
-    head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
+    few = classes > MANY_CLASSES and rows is not None and rows < FEW_ROWS_PER_CLASS * classes
+    head = (
+        Head(pooling="mean")
+        if few and not pair
+        else Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
+    )
     recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
     return Spec(encoder=encoder, head=head, recipe=recipe).canonical()
 

@@ -170,7 +170,7 @@ class Candidates:
 
     def solved(self) -> list[Spec]:
         """Return the solved head of every encoder, in the order of the encoders."""
-        specs = [solved(encoder, pair=self.pair, classes=self.classes) for encoder in self.encoders]
+        specs = [solved(each, pair=self.pair, classes=self.classes, rows=self.rows) for each in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
