@@ -30,7 +30,6 @@ FINAL_FRACTION = 0.55  # of the time after the first model, for the last trainin
 MARGIN = 8.0  # seconds that loading, saving and testing take at the end
 FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
 SOLVED_FRACTION = 0.3  # of the time, for the pass of a solved head that sees more rows
-SHORT_SOLVED_FRACTION = 0.6  # where candidates cannot be trained on more than the least rows: a solved head gains more
 SOLVED_ROWS = 5000  # rows that a head is solved on at most: the time grows with their third power
 FIRST_ROWS = 1000  # without a time limit
 VALIDATION_ROWS = 2000
@@ -156,13 +155,12 @@ def make_plan(
     compared = trained if compared > 0.8 * trained else compared
     epochs = round(max(1.0, min(epochs, examples / compared)), 2)
     final_examples = FINAL_FRACTION * after * rate
-    solving = SHORT_SOLVED_FRACTION if compared == LEAST_ROWS < trained else SOLVED_FRACTION
     return Plan(
         compared_rows=rows if compared == trained else compared,
         validation_rows=held_out,
         final_rows=min(rows, max(compared, round(ROWS_MARGIN * final_examples))),
         first_rows=min(rows, first, SOLVED_ROWS),
-        solved_rows=min(rows, SOLVED_ROWS, max(first, round(solving * after * throughput))),
+        solved_rows=min(rows, SOLVED_ROWS, max(first, round(SOLVED_FRACTION * after * throughput))),
         epochs=epochs,
         plain_recipes=_plain_recipes(compared * epochs / rate, seconds, workers),
         **common,
