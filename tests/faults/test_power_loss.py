@@ -78,7 +78,7 @@ def test_search_continues_after_a_power_cut_at_any_moment(tmp_path):
             if (path := run.predictions(trial, rung)).exists():
                 read_predictions(path)
         resumed = run_study(run.path, evaluate_and_save, limits=LIMITS)
-        assert leaderboard(resumed) == expected, number
+        assert leaderboard(resumed) == expected, (number, [trial.results for trial in resumed.state.trials])
         assert not list(folder.rglob(f"*{storage.PARTIAL}"))
         for trial in resumed.state.trials:
             assert trial.best and read_predictions(run.predictions(trial.number, trial.best[0]))[1][0] == trial.best[1]
