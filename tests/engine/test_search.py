@@ -230,7 +230,7 @@ def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
 
 def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders, monkeypatch):
     # The task is so easy that no candidate is better than the plain head.
-    monkeypatch.setattr("headhunt.engine.earlier_runs._is_better", lambda trial, *_: trial.params is not None)
+    monkeypatch.setattr("headhunt.engine.earlier_runs._gain", lambda trial, *_: float(trial.params is not None))
     (earlier := tmp_path / "earlier").mkdir()
     first = run_search(earlier, encoders())
     (spec,) = learn([first.run_dir], make_task())[:1]

@@ -96,7 +96,7 @@ def load_splits(
         name: encode_targets(column, problem_type, labels, columns.label, problems, "the training rows")
         for name, column in label_columns.items()
     }
-    _check_size(splits["train"], labels, limit, problems)
+    _check_size(splits["train"], labels, {"limit": limit, "max_rows": max_rows}, problems)
     numbered = {} if group is None else number_groups(splits, group, problems)
     row_order = None if order is None else rank_rows(splits["train"], order, problems)
     problems.raise_if_any()
@@ -222,13 +222,14 @@ def _find_classes(
     return labels
 
 
-def _check_size(rows: Rows, labels: Sequence[str], limit: int | None, problems: Problems) -> None:
+def _check_size(rows: Rows, labels: Sequence[str], numbers: dict[str, int | None], problems: Problems) -> None:
     if len(rows) < _MIN_ROWS and not len(rows.skipped):
         what = f"there {'is' if len(rows) == 1 else 'are'} only {count(len(rows), 'row')} to train on"
         problems.add(rows.where, what, f"At least {_MIN_ROWS} are needed")
-    if limit is not None and limit < max(2, len(labels)):
-        what = "the limit is too low" + (f" for {count(len(labels), 'class', 'classes')}" if labels else "")
-        problems.add(f"limit={limit}", what, "Raise it, so that every class has a row")
+    for argument, number in numbers.items():
+        if number is not None and number < max(2, len(labels)):
+            what = "the limit is too low" + (f" for {count(len(labels), 'class', 'classes')}" if labels else "")
+            problems.add(f"{argument}={number}", what, "Raise it, so that every class has a row")
 
 
 def _draw_rows(

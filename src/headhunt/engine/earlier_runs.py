@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) ->
         known_recipes: Whether the new search begins with known recipes, of which these are a part.
 
     Raises:
-        HeadhuntError: If a directory holds no search, or one of another kind of task.
+        HeadhuntError: If a directory holds no search or one of another kind of task, or there is nothing to learn.
     """
     if runs and not known_recipes:
         raise HeadhuntError(
@@ -51,6 +52,11 @@ def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) ->
     for run in runs:
         for success in _read_successes(RunDirectory(Path(run)), task):
             found.setdefault(success.spec.hash, success)
+    if runs and not found:
+        raise HeadhuntError(
+            "learn_from= must be searches with a trained candidate that was better than the plain head on the same "
+            f"rows; found none in {', '.join(map(str, runs))}. Leave it out."
+        )
     ordered = sorted(found.values(), key=lambda success: (success.place, -success.gain_per_second))
     return tuple(success.spec for success in ordered[:MAXIMUM])
 
@@ -66,22 +72,21 @@ def _read_successes(directory: RunDirectory, task: Task) -> list[_Success]:
             f"{_describe(kind.problem_type, kind.pair)}. Leave it out."
         )
     state = read_state(directory)
-    top = max((trial.best[0] for trial in state.trials if trial.best), default=0)
-    plain = max((trial.best[1] for trial in state.plain_trials if trial.best and trial.best[0] == top), default=None)
-    better = [trial for trial in state.leaderboard() if plain is not None and _is_better(trial, top, plain)]
+    rung, plain = max((trial.best for trial in state.plain_trials if trial.best), default=(0, math.inf))
+    gains = [(trial, _gain(trial, rung, plain)) for trial in state.leaderboard()]
+    better = [(trial, gain) for trial, gain in gains if gain > 0]
     return [
-        _Success(trial.spec, place, (trial.best[1] - plain) / max(1.0, trial.seconds))
-        for place, trial in enumerate(better[:PER_RUN])
-        if trial.best and plain is not None
+        _Success(trial.spec, place, gain / max(1.0, trial.seconds))
+        for place, (trial, gain) in enumerate(better[:PER_RUN])
     ]
 
 
-def _is_better(trial: Trial, top: int, plain: float) -> bool:
-    """Return whether a trained candidate scored above the plain head on the same rows."""
-    if trial.is_plain or trial.is_solved or trial.best is None:
-        return False
-    rung, score = trial.best
-    return rung == top and score > plain
+def _gain(trial: Trial, rung: int, plain: float) -> float:
+    """Return how far a trained candidate is above the plain head after the same rung; 0 if that is not known."""
+    result = trial.results.get(rung)
+    if trial.is_plain or trial.is_solved or result is None or result.score is None:
+        return 0.0
+    return result.score - plain
 
 
 def _describe(problem_type: str, pair: bool) -> str:

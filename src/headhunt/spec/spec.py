@@ -366,12 +366,9 @@ def solved(encoder: str, *, pair: bool = False, classes: int = 2, rows: int | No
         classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
         rows: Number of training rows.
     """
-    few = classes > MANY_CLASSES and rows is not None and rows < FEW_ROWS_PER_CLASS * classes
-    head = (
-        Head(pooling="mean")
-        if few and not pair
-        else Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
-    )
+    head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
+    if classes > MANY_CLASSES and rows is not None and rows < FEW_ROWS_PER_CLASS * classes and not pair:
+        head = Head(pooling="mean")
     recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
     return Spec(encoder=encoder, head=head, recipe=recipe).canonical()
 
