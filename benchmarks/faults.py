@@ -37,7 +37,7 @@ from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
 from headhunt.spec import Choice, Log, Space
 from headhunt.storage import PARTIAL, atomic_file
-from headhunt.study import study as study_module
+from headhunt.study import runtime_estimates
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
@@ -86,7 +86,7 @@ class ToyRunner:
 
 def search(run: Path, executor: Executor, trials: int) -> None:
     """Run or resume a toy search."""
-    study_module.MINIMUM_WORKER_TIMEOUT = TIMEOUT
+    runtime_estimates.LEAST_WORKER_TIMEOUT = TIMEOUT
     with LedgerWriter(RunDirectory(run)) as ledger:
         candidates = Candidates(SPACE, encoder="toy")
         # Without rungs, a trial that is given up does not change which others are promoted.

@@ -201,13 +201,27 @@ def test_replay_costs_only_what_a_trial_has_not_trained_yet(made_up, items):
     assert evaluate(replace(request, rung=1, fraction=1.0)).seconds == pytest.approx(2 * seconds)
 
 
-@pytest.mark.parametrize("strategy", replay.EXACT)
+@pytest.mark.parametrize("strategy", [name for name in replay.EXACT if name != replay.KNOWN_ONLY])
 def test_replayed_search_tries_candidates_of_the_table_only_and_repeats(made_up, items, strategy):
     search = replay.Search(strategy, 2_000.0, seed=1)
     first, second = (replay.replay(made_up, items, search) for _ in range(2))
     assert first == second
     assert first.trials == len(items) - 3  # all but the solved heads that the space cannot express
     assert first.test_score == made_up.test_score(first.spec)
+
+
+def test_replayed_search_of_known_recipes_tries_no_others(made_up, items):
+    known = sum(item.origin == "known" for item in items)
+    solved_and_plain = 3
+    assert replay.replay(made_up, items, replay.Search(replay.KNOWN_ONLY, 5_000.0)).trials == known + solved_and_plain
+
+
+def test_replayed_search_uses_the_given_rungs(made_up, items):
+    whole = replay.Ladder((1.0,), brackets=1)
+    default, without_rungs = (
+        replay.replay(made_up, items, replay.Search("random", 100.0, ladder=ladder)) for ladder in (None, whole)
+    )
+    assert without_rungs.trials < default.trials
 
 
 def test_replayed_search_delivers_a_better_candidate_with_more_time(made_up, items):
@@ -221,7 +235,7 @@ def test_strategies_are_ranked_by_the_mean_over_sets(made_up, items, tmp_path):
     made_up.save(tmp_path)
     table.write_specs(tmp_path, {False: items, True: []})
     chosen = {"strategies": ["prior", "random"], "seconds": [100.0], "seeds": 3, "workers": 2}
-    args = Namespace(**chosen, without_known=False, nearest=True)
+    args = Namespace(**chosen, without_known=False, nearest=True, ladder=None)
     sets = replay.compare(table.Table(tmp_path), ["subj"], args)
     ranking = replay.rank({"one": sets["subj"], "two": sets["subj"]})["100"]
     scores = [row["score"] for row in ranking.values()]

@@ -22,7 +22,8 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,16 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Space, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import SWITCH, Candidates, Params, position_of
+from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial, Request
 from headhunt.study.strategies import Proposal
 from headhunt.study.study import Study
 
 HORIZONS = (60.0, 150.0, 300.0, 600.0, 3600.0)
-EXACT = ("random", "tpe", "bohb")
+KNOWN_ONLY = "known"
+"""In place of a strategy: only the known recipes are tried."""
+EXACT = (KNOWN_ONLY, "random", "tpe", "bohb")
 """Strategies that choose among the candidates of the table alone."""
 STARTUP_SECONDS = 5.0  # until the workers run
 SAMPLES = 2_000
@@ -205,6 +209,8 @@ class Search:
     """Whether it begins with the known recipes."""
     nearest: bool = False
     """Whether proposals are replaced by the nearest untried candidates of the table."""
+    ladder: Ladder | None = None
+    """The rungs; None for those of a search."""
 
 
 @dataclass(frozen=True)
@@ -245,9 +251,9 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
         LedgerWriter(RunDirectory(Path(folder))) as ledger,
     ):
         study = Study(
-            ledger, candidates, executor, strategy=search.strategy, budget=budget, seed=search.seed,
-            known=search.known, solved=True, plan=make_plan(table, candidates), clock=lambda: executor.now,
-            callback=curve.follow,
+            ledger, candidates, executor, strategy="random" if search.strategy == KNOWN_ONLY else search.strategy,
+            budget=budget, seed=search.seed, known=search.known, solved=True, plan=make_plan(table, candidates),
+            clock=lambda: executor.now, callback=curve.follow, ladder=search.ladder,
         )  # fmt: skip
         restrict_to_table(study, candidates, search.strategy, search.nearest)
         study.run()
@@ -286,6 +292,9 @@ def restrict_to_table(study: Study, candidates: TableCandidates, name: str, near
     """Let a strategy propose only candidates of the table."""
     strategy: Any = study.strategy
     original = strategy.ask
+    if name == KNOWN_ONLY:
+        strategy.ask = lambda number, attempt=0: None
+        return
     if name == "tpe":
         strategy._sampler = lambda seed: sampler_of_pool(candidates, seed)
     elif name == "bohb":
@@ -386,7 +395,7 @@ def compare(table: Table, names: Sequence[str], args: argparse.Namespace) -> dic
             cells = {}
             for seconds in args.seconds:
                 searches = [
-                    Search(strategy, seconds, seed, args.workers, not args.without_known, args.nearest)
+                    Search(strategy, seconds, seed, args.workers, not args.without_known, args.nearest, args.ladder)
                     for seed in range(args.seeds)
                 ]
                 ends = [replay(stored, items, search) for search in searches]
@@ -425,8 +434,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="workers of a search")
     parser.add_argument("--without-known", action="store_true", help="do not begin with known recipes")
     parser.add_argument("--nearest", action="store_true", help="evaluate the nearest candidate of the table")
+    parser.add_argument("--rungs", nargs="*", type=Fraction, help="rungs as fractions, such as 1/3 1")
+    parser.add_argument("--eta", type=int, default=3, help="reduction factor, with --rungs")
+    parser.add_argument("--brackets", type=int, default=1, help="rungs at which trials may start, with --rungs")
     args = parser.parse_args()
-    args.strategies = args.strategies or list(STRATEGIES if args.nearest else EXACT)
+    args.ladder = Ladder(tuple(map(float, args.rungs)), args.eta, args.brackets) if args.rungs else None
+    args.strategies = args.strategies or list((KNOWN_ONLY, *STRATEGIES) if args.nearest else EXACT)
     if not args.nearest and (other := sorted(set(args.strategies) - set(EXACT))):
         parser.error(
             f"{', '.join(other)}: needs --nearest; only {', '.join(EXACT)} choose among candidates of the table."
@@ -444,7 +457,11 @@ def main() -> None:
     names = [name for name, stored in table.sets.items() if name in SETS and stored.info.folds > 1]
     names = [name for name in names if SETS[name].specs is None and len(table.sets[name].scored) >= LEAST_CANDIDATES]
     sets = compare(table, names, args)
-    finish(args, {"nearest": args.nearest, "seeds": args.seeds, "ranking": rank(sets), "sets": sets})
+    ladder = asdict(args.ladder or Ladder())
+    finish(
+        args,
+        {"nearest": args.nearest, "seeds": args.seeds, "ladder": ladder, "ranking": rank(sets), "sets": sets},
+    )
 
 
 if __name__ == "__main__":

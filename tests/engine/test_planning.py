@@ -34,13 +34,20 @@ def make_info(train: int, validation: int = 0, test: int = 400) -> TaskInfo:
 
 
 def plan_of(
-    train: int, *, validation: int = 0, test: int = 400, throughput=500.0, seconds=300.0, left=None, workers=2
+    train: int,
+    *,
+    validation: int = 0,
+    test: int = 400,
+    throughput=500.0,
+    seconds=300.0,
+    left=None,
+    workers=2,
+    threads=1,
 ) -> Plan:
     """Return a plan; all the time is left unless the test says otherwise."""
     left = (float("inf") if seconds is None else seconds) if left is None else left
-    return make_plan(
-        make_info(train, validation, test), throughput, seconds=seconds, left=left, workers=workers, epochs=EPOCHS
-    )
+    info = make_info(train, validation, test)
+    return make_plan(info, throughput, seconds=seconds, left=left, workers=workers, epochs=EPOCHS, threads=threads)
 
 
 def by_name(plan: Plan) -> dict[str, int]:
@@ -115,6 +122,21 @@ def test_plan_never_goes_below_the_least_rows_and_epochs(seconds, throughput, ro
     assert plan.final_rows >= min(plan.compared_rows, train) and max(by_name(plan).values()) <= max(train, validation)
     assert plan.test_rows == min(test, LEAST_ROWS, TEST_ROWS)
     assert plan.epochs >= (LEAST_EPOCHS if plan.folds > 1 else 1.0)
+
+
+def test_plan_solves_on_more_rows_where_there_is_no_time_to_train_the_encoder():
+    plan = plan_of(5000, seconds=60.0, throughput=60.0)
+    assert plan.only_solves and not plan.grows and plan.plain_recipes == 1
+    assert 3 * plan.first_rows < plan.solved_rows < 60 * 60
+    assert plan.solved_rows < plan_of(5000, seconds=60.0, throughput=60.0, threads=2).solved_rows
+    assert plan.sentence.startswith("5,000 rows, 60 s: a head is solved on up to ")
+    assert plan.sentence.endswith("there is no time to train the encoder")
+
+
+@pytest.mark.parametrize(("rows", "validation", "throughput"), [(5000, 0, 600.0), (30, 10, 60.0), (1500, 0, 6.0)])
+def test_plan_trains_the_encoder_where_there_is_time_or_cross_validation(rows, validation, throughput):
+    plan = plan_of(rows, validation=validation, test=200, seconds=60.0, throughput=throughput)
+    assert not plan.only_solves
 
 
 @pytest.mark.parametrize("rows", [1500, 50_000])

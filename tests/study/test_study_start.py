@@ -15,7 +15,7 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
-from headhunt.study.budget import Limits
+from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.requests import EvaluateTrial, FitAllRows
 
@@ -184,6 +184,36 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
     assert study.state.settled == [(2, LADDER.top)] and set(study.state.waiting) == {0, 1, 3, 4}
     study.evaluate_first()  # of a run that is resumed
     assert len(jobs) == 2
+    study.ledger.close()
+
+
+@pytest.mark.parametrize(("fine_tuning", "rows"), [(False, [400, 2000]), (True, [400])])
+def test_evaluate_first_solves_with_more_rows_if_there_is_no_time_to_train(tmp_path, fine_tuning, rows):
+    requests: list[EvaluateTrial] = []
+    evaluate = record(requests, {"small": 0.6})
+    plan = replace(ROWS, fine_tuning=fine_tuning)
+    study = open_study(tmp_path, evaluate, plan=plan, encoders=("small",), solved=True)
+    study.evaluate_first()
+    assert [request.rows for request in requests] == rows
+    assert study.more_to_solve() is None
+    study.ledger.close()
+
+
+def test_evaluate_first_waits_for_a_first_model_but_not_for_others(tmp_path):
+    requests: list[EvaluateTrial] = []
+    evaluate = record(requests, {"small": 0.6})
+    budget = TimeBudget(1000.0)
+
+    def save_model(study):
+        if study.state.model:
+            return []
+        spec = study.state.trials[2].spec
+        return [FitAllRows(trial=2, spec=spec, seed=0, out=tmp_path / "model", deadline=budget.deadline)]
+
+    options = {"plan": replace(ROWS, fine_tuning=False), "encoders": ("small",), "solved": True, "budget": budget}
+    study = open_study(tmp_path / "run", evaluate, callback=save_model, **options)
+    study.evaluate_first()
+    assert [request.deadline for request in requests] == [None, None, budget.deadline]
     study.ledger.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -205,7 +206,8 @@ def print_result(search: Search, console: Console) -> None:
     if result is None:
         return
     delivered = result.verdict.delivered
-    console.print(result.verdict.sentence, style="bold")
+    command = shlex.join(["headhunt", "verdict", str(search.run_dir)])
+    console.print(result.verdict.sentence.replace("headhunt verdict RUN", command), style="bold", soft_wrap=True)
     for name, scores in (result.test.scores if result.test else {}).items():
         early = name == "winner" and delivered == "best so far"
         words = "the best model so far" if early else MODEL_NAMES[name]

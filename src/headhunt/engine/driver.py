@@ -324,9 +324,14 @@ class SearchDriver:
         """Keep the best model on disk and enough time for the final evaluation."""
         state = study.state
         for number, rung in state.settled[self._seen :]:
-            rank = rank_with_training_run(study, self.task.folds, state.trials[number], rung)
-            if rank is not None and (self._best is None or rank > self._best[0]):
-                self._best = rank, state.trials[number], rung
+            trial = state.trials[number]
+            rank = rank_with_training_run(study, self.task.folds, trial, rung)
+            if rank is None:
+                continue
+            # The same solved head with more rows is better: a few validation rows could only mislead.
+            more_rows = self._best is not None and trial.is_solved and trial is self._best[1]
+            if self._best is None or more_rows or rank > self._best[0]:
+                self._best = rank, trial, rung
         self._seen = len(state.settled)
         best = self._best[1] if self._best else None
         final = self.final_evaluation(study)
@@ -396,6 +401,8 @@ class SearchDriver:
         model = study.state.model
         if model is None or model.folder in self._tested or "test" not in self.task.rows:
             return []
+        if study.more_to_solve() is not None:
+            return []  # the next model follows soon
         self._tested.add(model.folder)
         folder = self.directory.models / model.folder
         path = self.directory.test_predictions(model.folder)

@@ -24,7 +24,7 @@ from headhunt.evaluation import (
 )
 from headhunt.run.directory import Key, RunDirectory, read_predictions
 from headhunt.run.events import DISK
-from headhunt.run.plan import Plan
+from headhunt.run.plan import THREAD_EXPONENT, Plan
 from headhunt.run.state import Outcome, State, Trial
 from headhunt.run.task import TaskInfo, open_task, tested_rows
 from headhunt.spec import Spec
@@ -32,7 +32,8 @@ from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
 from headhunt.study.executors import Executor
 from headhunt.study.requests import RepeatPredictions, Request
-from headhunt.study.study import MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR, Study
+from headhunt.study.runtime_estimates import worker_timeout
+from headhunt.study.study import Study
 
 ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
@@ -152,8 +153,7 @@ class FinalEvaluation:
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""
         seconds = self.training_seconds(trial) * max(1, self.folds)
-        timeout = max(MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR * seconds) if seconds else None
-        defaults = {"spec": trial.spec, "deadline": self.budget.deadline, "worker_timeout": timeout}
+        defaults = {"spec": trial.spec, "deadline": self.budget.deadline, "worker_timeout": worker_timeout(seconds)}
         return job(
             trial=trial.number,
             seed=self.study.seed_of(trial.number) + seed,
@@ -285,6 +285,10 @@ class FinalEvaluation:
         The longest training run and its predictions are sequential; the rest is shared by the workers.
         """
         trials = [trial for trial in (best, self.state.plain) if trial is not None]
+        if self.plan and self.plan.only_solves and not any(trial.best for trial in self.tuned()):
+            # The model is saved when it is solved; predicting the test rows is all that may be left.
+            speed = self.plan.rows_per_second * (self.executor.threads_alone or 1) ** THREAD_EXPONENT
+            return self.plan.test_rows / max(1e-9, speed) + self.bootstrap_seconds + 5.0
         training = [self.training_seconds(trial) for trial in trials]
         if self.plan and self.plan.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from headhunt.engine.encoders import relative_cost
 from headhunt.errors import HeadhuntError
-from headhunt.run.plan import LEAST_EPOCHS, Plan
+from headhunt.run.plan import LEAST_EPOCHS, THREAD_EXPONENT, Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
@@ -20,7 +20,6 @@ from headhunt.study.requests import MeasureThroughput, Request
 
 ATTEMPTS = 3  # of the measurement, if its worker dies
 MEASURED_ROWS, MEASURED_SECONDS = 128, 2.0  # of the measurement that a plan is based on
-THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
 TRAINING_FACTOR = 3.3  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
@@ -35,6 +34,8 @@ FIRST_ROWS = 1000  # without a time limit
 VALIDATION_ROWS = 2000
 ROWS_MARGIN = 2.5  # rows that are kept ready for the last training, should it be faster than expected
 LEAST_ROWS = 500  # candidates are not compared on fewer, unless there are fewer
+LEAST_EXAMPLES = 2000  # of the last training; with fewer, the frozen encoder on more rows is better
+ONLY_SOLVED_FRACTION = 0.85  # of the time that is left then, for the pass of a solved head
 TEST_ROWS = 2000
 COMPARING_FRACTION = 0.25  # of the time, for comparing encoders
 BASELINE_FRACTION = 0.25  # of the workers' time, for comparing recipes of the plain head
@@ -69,7 +70,8 @@ def plan_search(
     )
     measured = _run(executor, request)
     rate = float(measured["rows_per_second"]) / float(measured["threads"]) ** THREAD_EXPONENT
-    plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers)
+    threads = executor.threads_alone or 1
+    plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers, threads=threads)
     if len(settings.encoders) < 2:
         return plan
     costs = {encoder: relative_cost(encoder, trust_remote_code) for encoder in settings.encoders}
@@ -106,7 +108,14 @@ def _affordable(plan: Plan, costs: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def make_plan(
-    task: TaskInfo, throughput: float, *, seconds: float | None, left: float, workers: int, epochs: float = EPOCHS
+    task: TaskInfo,
+    throughput: float,
+    *,
+    seconds: float | None,
+    left: float,
+    workers: int,
+    epochs: float = EPOCHS,
+    threads: int = 1,
 ) -> Plan:
     """Return the plan of a search.
 
@@ -117,6 +126,7 @@ def make_plan(
         left: Seconds that are left of it.
         workers: Number of workers.
         epochs: Epochs of a candidate, where there is time.
+        threads: Threads of a request that runs alone.
     """
     rows = task.rows["train"]
     validation = task.rows.get("validation", 0)
@@ -155,13 +165,19 @@ def make_plan(
     compared = trained if compared > 0.8 * trained else compared
     epochs = round(max(1.0, min(epochs, examples / compared)), 2)
     final_examples = FINAL_FRACTION * after * rate
+    common |= {"epochs": epochs, "validation_rows": held_out}
+    if final_examples < min(LEAST_EXAMPLES, rows):
+        alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
+        free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
+        solved = min(rows, SOLVED_ROWS, max(first, round(ONLY_SOLVED_FRACTION * free * alone)))
+        sample = min(compared, rows)
+        common |= {"compared_rows": sample, "final_rows": sample, "plain_recipes": 1, "fine_tuning": False}
+        return Plan(first_rows=min(rows, first, SOLVED_ROWS), solved_rows=solved, **common)
     return Plan(
         compared_rows=rows if compared == trained else compared,
-        validation_rows=held_out,
         final_rows=min(rows, max(compared, round(ROWS_MARGIN * final_examples))),
         first_rows=min(rows, first, SOLVED_ROWS),
         solved_rows=min(rows, SOLVED_ROWS, max(first, round(SOLVED_FRACTION * after * throughput))),
-        epochs=epochs,
         plain_recipes=_plain_recipes(compared * epochs / rate, seconds, workers),
         **common,
     )

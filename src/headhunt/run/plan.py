@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
+THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
 MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
 
 
@@ -66,6 +67,11 @@ class Plan:
         return self.compared_rows < self.rows
 
     @property
+    def only_solves(self) -> bool:
+        """True if most of the time is for solving a head of the frozen encoder on as many rows as possible."""
+        return self.by_rows and not self.fine_tuning
+
+    @property
     def grows(self) -> bool:
         """True if the last training sees far more rows than candidates were compared on.
 
@@ -93,6 +99,9 @@ class Plan:
         """The plan in one line."""
         time = "no time limit" if self.seconds is None else format_duration(self.seconds)
         rows = f"{self.rows:,} rows, {time}"
+        if self.only_solves:
+            solved = f"a head is solved on up to {_about(self.solved_rows)} rows of the frozen encoder"
+            return f"{rows}: {solved}; there is no time to train the encoder"
         if not self.samples and self.final_rows >= self.rows:
             if not self.fine_tuning:
                 return f"{rows}: candidates keep the encoder frozen; there is no time to train it on every fold"

@@ -50,9 +50,9 @@ class Baselines:
 
     def next_promotion(self) -> tuple[int, int] | None:
         """Return a trial of these and the rung it goes on with, if there is one."""
-        return self._next_of_solved() or self._next_of_plain()
+        return self.next_of_solved() or self._next_of_plain()
 
-    def _next_of_solved(self) -> tuple[int, int] | None:
+    def next_of_solved(self) -> tuple[int, int] | None:
         """Return the solved head of the chosen encoder with more rows, if there is time for it."""
         for trial in self._state().trials:
             rung = trial.bracket
@@ -65,7 +65,9 @@ class Baselines:
             result = trial.results.get(rung)
             if self._plan is None or result is None or result.score is None:
                 continue
-            if self._budget.fits(result.seconds * self._plan.solved_rows / self._plan.first_rows):
+            plan = self._plan  # features of the first rows are known
+            more = (plan.solved_rows - plan.first_rows) / (plan.first_rows + plan.validation_rows)
+            if self._budget.fits(result.seconds * more):
                 return trial.number, self._ladder.top
         return None
 

@@ -21,6 +21,7 @@ HEAD_COST = 0.03  # relative to all layers
 SMART_FACTOR = 2.8  # relative to training without SMART
 WINDOWS_FACTOR = 4.0  # windows, of which a text has at most eight, relative to cutting texts
 TOKEN_HEAD_FACTOR = 1.3  # convolutions or blocks, relative to a head without them
+WORKER_TIMEOUT, LEAST_WORKER_TIMEOUT = 10.0, 120.0  # times the expected seconds, and seconds
 
 
 class RuntimeEstimates:
@@ -103,6 +104,11 @@ def full_budget_seconds(
         return trial.results[rung].seconds / fractions[rung]
     spent = sum(result.seconds for step, result in trial.results.items() if step <= rung)
     return spent / fractions[rung]
+
+
+def worker_timeout(seconds: float | None) -> float | None:
+    """Return when to give up on a worker, given how long its request should take; None if that is not known."""
+    return max(LEAST_WORKER_TIMEOUT, WORKER_TIMEOUT * seconds) if seconds else None
 
 
 def _window() -> deque[float]:

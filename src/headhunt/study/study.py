@@ -40,14 +40,12 @@ from headhunt.study.ladder import Ladder, Rungs
 from headhunt.study.pause import POLL, Pause
 from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial, FitAllRows, Request, SaveFirstFold
-from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds
+from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds, worker_timeout
 from headhunt.study.strategies import Strategy
 
 PROPOSALS = 20  # how often a strategy is asked again if its proposal was tried before
 DRAWS = 200  # random draws after that, before the space counts as exhausted
 GRACE = 2.0  # seconds after the deadline for workers that are just finishing
-MINIMUM_WORKER_TIMEOUT = 120.0  # seconds
-WORKER_TIMEOUT_FACTOR = 10.0  # times the slowest trial so far
 
 log = logging.getLogger(__name__)
 Callback = Callable[["Study"], Sequence[Request]]
@@ -114,15 +112,8 @@ class Study:
         self._use_known = known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         self.rows_of = self._baselines.rows_of
-        settings = {
-            "strategy": strategy,
-            "options": dict(options or {}),
-            "ladder": asdict(self.ladder),
-            "known": self._use_known,
-            "encoder": candidates.encoder,
-            "pair": candidates.pair,
-            "rows": candidates.rows,
-        }
+        settings = {"strategy": strategy, "options": dict(options or {}), "ladder": asdict(self.ladder), "known": known}
+        settings |= {"encoder": candidates.encoder, "pair": candidates.pair, "rows": candidates.rows}
         ledger.begin(RunStarted(candidates.space.to_dict(), task, settings, seed, dict(versions or {})))
         self.checkpoints = Checkpoints(ledger.directory, disk)
         self.checkpoints.remove_failed(ledger.state)
@@ -147,17 +138,32 @@ class Study:
         return self.ledger.state
 
     def evaluate_first(self) -> None:
-        """Evaluate the solved head of the first encoder and run what the callback asks for, before anything else."""
+        """Evaluate the solved head of the first encoder and run what the callback asks for, before anything else.
+
+        If there is no time to train an encoder, the head is then solved with more rows.
+        """
         self._begin()
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
             return
-        requests: Sequence[Request] = [self._start(first, self.state.waiting[first])]
+        self._run_alone(first, self.state.waiting[first])
+        if (more := self.more_to_solve()) is not None and not self._is_over():
+            self._run_alone(*more)
+
+    def more_to_solve(self) -> tuple[int, int] | None:
+        """Return the solved head that is solved with more rows before anything else, and its rung, if there is one."""
+        alone = self.plan is not None and self.plan.only_solves and len(self.candidates.encoders) < 2
+        return self._baselines.next_of_solved() if alone else None
+
+    def _run_alone(self, number: int, rung: int) -> None:
+        """Run a trial and what the callback asks for after it, with all threads."""
+        requests: Sequence[Request] = [self._start(number, rung)]
         running = 0
         while requests or running:
             self._commit()
             for request in requests:
-                self.executor.submit(replace(request, threads=self.executor.threads_alone))
+                deadline = request.deadline if self.state.model else None  # a first model may be late
+                self.executor.submit(replace(request, threads=self.executor.threads_alone, deadline=deadline))
             finished = self.executor.wait()
             for request, outcome in finished:
                 self._finish(request, outcome)
@@ -383,7 +389,7 @@ class Study:
             resume_from=self.checkpoints.resume_from(number, rung, lower=not self._by_rows),
             predictions=directory.predictions(number, rung),
             deadline=self.budget.search_deadline,
-            worker_timeout=self._worker_timeout(trial, rung),
+            worker_timeout=worker_timeout((self._slowest or 0.0) * self._rung_fraction(trial, rung)),
         )
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
@@ -392,12 +398,6 @@ class Study:
             return self.ladder.fractions[rung]
         below = max((self.ladder.fractions[step] for step in trial.results if step < rung), default=0.0)
         return self.ladder.fractions[rung] - below
-
-    def _worker_timeout(self, trial: Trial, rung: int) -> float | None:
-        """Return when to give up on a worker: long after the slowest trial so far would have finished."""
-        if self._slowest is None:
-            return None
-        return max(MINIMUM_WORKER_TIMEOUT, WORKER_TIMEOUT_FACTOR * self._slowest * self._rung_fraction(trial, rung))
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         """Record the response to a request."""
