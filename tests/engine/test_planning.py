@@ -128,6 +128,8 @@ def test_plan_solves_on_more_rows_where_there_is_no_time_to_train_the_encoder():
     plan = plan_of(5000, seconds=60.0, throughput=60.0)
     assert plan.only_solves and not plan.grows and plan.plain_recipes == 1
     assert 3 * plan.first_rows < plan.solved_rows < 60 * 60
+    assert plan.final_rows == plan.solved_rows  # a plain head that is trained later sees the same rows
+    assert not plan_of(50_000, seconds=60.0, throughput=60.0).grows
     assert plan.solved_rows < plan_of(5000, seconds=60.0, throughput=60.0, threads=2).solved_rows
     assert plan.sentence.startswith("5,000 rows, 60 s: a head is solved on up to ")
     assert plan.sentence.endswith("there is no time to train the encoder")

@@ -110,6 +110,16 @@ class FinalEvaluation:
         """Return the trials that train the encoder, without the plain head, best first."""
         return [trial for trial in self.state.leaderboard() if not trial.is_plain and trial.spec.recipe.freeze != "all"]
 
+    def plain_head(self, *, in_time: bool) -> Trial | None:
+        """Return the plain head to compare with, if it has a result.
+
+        Args:
+            in_time: Whether the comparison must fit into the time of a search, which may be too short for any training.
+        """
+        plain = self.state.plain
+        unfair = in_time and self.plan is not None and self.plan.only_solves
+        return plain if plain is not None and plain.best and not unfair else None
+
     def predictions(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the rows and outputs of a trial's highest rung, if they are on disk."""
         path = self.directory.predictions(trial.number, trial.best[0]) if trial.best else None

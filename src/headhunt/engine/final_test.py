@@ -71,7 +71,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         training_runs: How often the winner and the plain head are trained on all rows; by default as often as the time
             limit allows, up to three, and once without a limit.
     """
-    plain = final.state.plain if final.state.plain and final.state.plain.best else None
+    plain = final.plain_head(in_time=training_runs is None)
     final.show_stage("comparing the finalists")
     scores = evaluate_finalists(final, plain)
     grows = final.plan is not None and final.plan.grows

@@ -171,7 +171,7 @@ def make_plan(
         free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
         solved = min(rows, SOLVED_ROWS, max(first, round(ONLY_SOLVED_FRACTION * free * alone)))
         sample = min(compared, rows)
-        common |= {"compared_rows": sample, "final_rows": sample, "plain_recipes": 1, "fine_tuning": False}
+        common |= {"compared_rows": sample, "final_rows": max(solved, sample), "plain_recipes": 1, "fine_tuning": False}
         return Plan(first_rows=min(rows, first, SOLVED_ROWS), solved_rows=solved, **common)
     return Plan(
         compared_rows=rows if compared == trained else compared,

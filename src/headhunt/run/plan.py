@@ -77,7 +77,8 @@ class Plan:
 
         Its model is then evaluated itself: which candidate is best may change with so many rows.
         """
-        return self.by_rows and self.rows > MANY_ROWS and self.final_rows > 2 * self.compared_rows
+        many = self.fine_tuning and self.by_rows and self.rows > MANY_ROWS
+        return many and self.final_rows > 2 * self.compared_rows
 
     def cost_of(self, encoder: str) -> float:
         """Return the cost of an encoder, relative to that of the plain head."""
