@@ -48,16 +48,27 @@ class VolatileDisk:
         walk(self.root.stat().st_ino, "")
         return files
 
+    def _forget_inode(self, path: Any) -> None:
+        """Forget what had the number of a new file or directory before: numbers of removed ones are used again."""
+        inode = Path(path).stat().st_ino
+        self._contents.pop(inode, None)
+        self._names.pop(inode, None)
+
     @contextmanager
     def inserted(self) -> Iterator[VolatileDisk]:
         """Use this disk in the block."""
-        real_open, real_os_open, real_replace = io.open, os.open, os.replace
+        real_open, real_os_open, real_replace, real_mkdir = io.open, os.open, os.replace, os.mkdir
         inside = str(self.root)
 
         def forget(path: Any) -> None:
             if str(path).startswith(inside) and Path(path).stat().st_size == 0:
-                self._contents.pop(Path(path).stat().st_ino, None)  # a new file may have the number of one that is gone
+                self._forget_inode(path)
                 self.observe(self)
+
+        def mkdir(path: Any, *args: Any, **options: Any) -> None:
+            real_mkdir(path, *args, **options)
+            if str(path).startswith(inside):
+                self._forget_inode(path)
 
         def open_file(path: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
             file = real_open(path, mode, *args, **options)
@@ -89,7 +100,7 @@ class VolatileDisk:
                 self.observe(self)
 
         with (
-            mock.patch.multiple(os, open=os_open, fsync=fsync, replace=replace),
+            mock.patch.multiple(os, open=os_open, fsync=fsync, replace=replace, mkdir=mkdir),
             mock.patch.object(io, "open", open_file),
             mock.patch.object(builtins, "open", open_file),
         ):

@@ -16,6 +16,7 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
+portfolio = import_module("portfolio")
 
 ROWS, TEST_ROWS = 90, 60
 
@@ -241,6 +242,24 @@ def test_strategies_are_ranked_by_the_mean_over_sets(made_up, items, tmp_path):
     scores = [row["score"] for row in ranking.values()]
     assert set(ranking) == {"prior", "random"} and scores == sorted(scores, reverse=True)
     assert ranking["prior"] == {key: sets["subj"]["strategies"]["prior"]["100"][key] for key in ranking["prior"]}
+
+
+def test_portfolio_begins_with_the_candidate_that_saves_most_per_second(made_up, items):
+    regrets = portfolio.Regrets(made_up, items)
+    chosen = portfolio.choose([regrets], size=3)
+    saved = {spec: (regrets.after([]) - regrets.after([spec])) / regrets.seconds[spec] for spec in regrets.others}
+    assert len(set(chosen)) == 3 and saved[chosen[0]] == max(saved.values()) > 0
+    assert regrets.after(chosen) <= regrets.after(chosen[:1]) < regrets.after([])
+    assert regrets.always == [items[0].hash, items[1].hash]
+
+
+def test_portfolio_is_tested_on_a_set_it_was_not_chosen_on(made_up, items):
+    one, two = portfolio.Regrets(made_up, items), portfolio.Regrets(made_up_set(items[::-1]), items)
+    rows = portfolio.compare({"one": one, "two": two})
+    for name, seen, held_out in (("one", two, one), ("two", one, two)):
+        regret = held_out.at(portfolio.choose([seen]), 150.0)
+        assert rows[name]["portfolio"]["150"] == pytest.approx(regret, abs=0.01)
+    assert portfolio.choose([one]) != portfolio.choose([two])
 
 
 @pytest.mark.parametrize("kept", [slice(2, None), slice(0, 3)], ids=["no plain head", "nothing to propose"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -82,6 +83,25 @@ def test_search_continues_after_a_power_cut_at_any_moment(tmp_path):
         assert not list(folder.rglob(f"*{storage.PARTIAL}"))
         for trial in resumed.state.trials:
             assert trial.best and read_predictions(run.predictions(trial.number, trial.best[0]))[1][0] == trial.best[1]
+
+
+def test_disk_forgets_a_removed_file_whose_number_a_new_directory_has(tmp_path):
+    """A file system uses the numbers of removed files again, most often under load."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk = VolatileDisk(root, lambda disk: None)
+    with disk.inserted():
+        storage.write_text(root / "a", "gone")
+        inode = (root / "a").stat().st_ino
+        (root / "a").unlink()
+        real_stat = Path.stat
+        with pytest.MonkeyPatch.context() as patch:  # as if the directory had the number of the file
+            patch.setattr(
+                Path, "stat", lambda path, **options: os.stat_result((0, inode, *[0] * 8)) if path.name == "b"
+                else real_stat(path, **options)
+            )  # fmt: skip
+            (root / "b").mkdir()
+    assert inode not in disk._contents
 
 
 def test_model_is_complete_after_a_power_cut_at_any_moment(tmp_path):
