@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headhunt.data import Columns
@@ -133,6 +135,14 @@ def test_plan_solves_on_more_rows_where_there_is_no_time_to_train_the_encoder():
     assert plan.solved_rows < plan_of(5000, seconds=60.0, throughput=60.0, threads=2).solved_rows
     assert plan.sentence.startswith("5,000 rows, 60 s: a head is solved on up to ")
     assert plan.sentence.endswith("there is no time to train the encoder")
+
+
+def test_plan_solves_heads_of_many_classes_on_the_last_layer_with_more_rows():
+    few = make_info(15_000)
+    many = replace(few, labels=tuple(map(str, range(150))))
+    plans = [make_plan(info, 250.0, seconds=60.0, left=50.0, workers=2, threads=2) for info in (few, many)]
+    assert all(plan.only_solves for plan in plans)
+    assert plans[0].solved_rows == SOLVED_ROWS < plans[1].solved_rows < 15_000
 
 
 @pytest.mark.parametrize(("rows", "validation", "throughput"), [(5000, 0, 600.0), (30, 10, 60.0), (1500, 0, 6.0)])

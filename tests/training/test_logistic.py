@@ -55,7 +55,7 @@ def test_fit_logistic_calibrates_its_logits():
 def test_fit_logistic_holds_out_groups_together(monkeypatch):
     sizes: list[int] = []
     minimize = logistic._minimize
-    monkeypatch.setattr(logistic, "_minimize", lambda c, t, o: (sizes.append(len(t)), minimize(c, t, o))[1])
+    monkeypatch.setattr(logistic, "_minimize", lambda c, t, *start: (sizes.append(len(t)), minimize(c, t, *start))[1])
     features, targets = _draw(100)
     fit_logistic(features, [40], targets, CLASSES, groups=np.repeat(np.arange(2), [90, 10]))
     assert sizes in ([90, 100], [10, 100])
@@ -65,6 +65,15 @@ def test_fit_logistic_uses_the_largest_components_only(monkeypatch):
     monkeypatch.setattr(logistic, "COMPONENTS", 10)
     features, targets = _draw(200)
     assert np.linalg.matrix_rank(fit_logistic(features, [40], targets, CLASSES).weight) <= 10
+
+
+@pytest.mark.parametrize("rows", [30, 80])
+def test_principal_components_are_the_same_from_rows_and_from_features(rows):
+    scaled = np.random.default_rng(0).normal(size=(rows, 50)).astype(np.float32)
+    components, basis = logistic._principal_components(scaled)
+    assert components.shape == (rows, min(rows, 50)) and basis.shape == (50, min(rows, 50))
+    assert np.allclose(scaled @ basis, components, atol=1e-3)
+    assert np.allclose(components @ components.T, scaled @ scaled.T, atol=1e-2)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])

@@ -287,6 +287,7 @@ class SearchDriver:
             max_epochs=plan.epochs,
             classes=len(self.task.labels) or 1,
             learned=[Spec.from_dict(spec) for spec in settings.learned],
+            last_layer=plan.only_solves,
         )
         return Study(
             ledger,
@@ -367,7 +368,8 @@ class SearchDriver:
             return []
         best, rung = self._best[1:]
         final, out = self.final_evaluation(study), self.directory.models / folder
-        if best.is_solved:  # takes seconds, so that all rows can be used
+        evaluated = study.plan is not None and study.plan.only_solves  # there is no time to solve twice
+        if best.is_solved and not evaluated:  # takes seconds, so that all rows can be used
             self._requested = folder
             return [final.request(FitAllRows, best, rows=study.rows_of(best, rung), out=out)]
         checkpoint = study.checkpoints.latest(best.number)

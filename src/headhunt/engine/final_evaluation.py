@@ -295,7 +295,7 @@ class FinalEvaluation:
         The longest training run and its predictions are sequential; the rest is shared by the workers.
         """
         trials = [trial for trial in (best, self.state.plain) if trial is not None]
-        if self.plan and self.plan.only_solves and not any(trial.best for trial in self.tuned()):
+        if self.plan and self.plan.only_solves:
             # The model is saved when it is solved; predicting the test rows is all that may be left.
             speed = self.plan.rows_per_second * (self.executor.threads_alone or 1) ** THREAD_EXPONENT
             return self.plan.test_rows / max(1e-9, speed) + self.bootstrap_seconds + 5.0

@@ -13,7 +13,7 @@ from headhunt.run.plan import LEAST_EPOCHS, THREAD_EXPONENT, Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
-from headhunt.spec import Space
+from headhunt.spec import MANY_CLASSES, Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor
 from headhunt.study.requests import MeasureThroughput, Request
@@ -30,6 +30,8 @@ MARGIN = 8.0  # seconds that loading, saving and testing take at the end
 FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
 SOLVED_FRACTION = 0.3  # of the time, for the pass of a solved head that sees more rows
 SOLVED_ROWS = 5000  # rows that a head is solved on at most: the time grows with their third power
+LOGISTIC_SECONDS = 5e-6  # per row and class, for solving a head of many classes
+LAST_LAYER_ROWS = 20_000  # the same with the features of the last layer alone
 FIRST_ROWS = 1000  # without a time limit
 VALIDATION_ROWS = 2000
 ROWS_MARGIN = 2.5  # rows that are kept ready for the last training, should it be faster than expected
@@ -169,7 +171,10 @@ def make_plan(
     if final_examples < min(LEAST_EXAMPLES, rows):
         alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
         free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
-        solved = min(rows, SOLVED_ROWS, max(first, round(ONLY_SOLVED_FRACTION * free * alone)))
+        classes = len(task.labels) if task.problem_type == "single_label_classification" else 1
+        most = LAST_LAYER_ROWS if classes > MANY_CLASSES and not task.pair else SOLVED_ROWS
+        per_row = 1 / alone + (LOGISTIC_SECONDS * classes if classes > MANY_CLASSES else 0.0)
+        solved = min(rows, most, max(first, round(ONLY_SOLVED_FRACTION * free / per_row)))
         sample = min(compared, rows)
         common |= {"compared_rows": sample, "final_rows": max(solved, sample), "plain_recipes": 1, "fine_tuning": False}
         return Plan(first_rows=min(rows, first, SOLVED_ROWS), solved_rows=solved, **common)

@@ -355,7 +355,9 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
 
 
-def solved(encoder: str, *, pair: bool = False, classes: int = 2, rows: int | None = None) -> Spec:
+def solved(
+    encoder: str, *, pair: bool = False, classes: int = 2, rows: int | None = None, last_layer: bool = False
+) -> Spec:
     """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one linear regression.
 
     With a few rows of each of many classes, so many features mislead it: the mean of the last layer is better.
@@ -365,9 +367,11 @@ def solved(encoder: str, *, pair: bool = False, classes: int = 2, rows: int | No
         pair: Whether the task has two texts per row; both are then encoded separately and compared.
         classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
         rows: Number of training rows.
+        last_layer: Whether to use only the mean of the last layer with many classes, which is fast with many rows.
     """
     head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
-    if classes > MANY_CLASSES and rows is not None and rows < FEW_ROWS_PER_CLASS * classes and not pair:
+    few = rows is not None and rows < FEW_ROWS_PER_CLASS * classes
+    if classes > MANY_CLASSES and (few or last_layer) and not pair:
         head = Head(pooling="mean")
     recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
     return Spec(encoder=encoder, head=head, recipe=recipe).canonical()

@@ -44,6 +44,7 @@ class Candidates:
         max_epochs: Largest number of epochs that there is time for.
         classes: Number of classes, which decides how heads are solved.
         learned: Candidates that performed well in the user's own earlier searches, with any encoder.
+        last_layer: Whether solved heads of many classes use only the last layer.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Candidates:
         max_epochs: float | None = None,
         classes: int = 2,
         learned: Sequence[Spec] = (),
+        last_layer: bool = False,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.learned = tuple(learned)
+        self.learned, self._last_layer = tuple(learned), last_layer
         self.classes = classes if problem_type == "single_label_classification" else 1
         self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
@@ -170,7 +172,8 @@ class Candidates:
 
     def solved(self) -> list[Spec]:
         """Return the solved head of every encoder, in the order of the encoders."""
-        specs = [solved(each, pair=self.pair, classes=self.classes, rows=self.rows) for each in self.encoders]
+        task = {"pair": self.pair, "classes": self.classes, "rows": self.rows, "last_layer": self._last_layer}
+        specs = [solved(each, **task) for each in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:

@@ -21,6 +21,7 @@ from headhunt.training.ridge import (
 COMPONENTS = 1000  # principal components that the model sees: time grows with them, accuracy hardly
 PENALTY = 1e-3  # relative to features of unit length
 ITERATIONS = 60
+MORE_ITERATIONS = 20  # with all rows, from the solution without a fifth of them
 
 
 def fit_linear(
@@ -84,37 +85,51 @@ def fit_logistic(
         rng = np.random.default_rng(seed)
         labels = np.arange(len(targets)) if groups is None else np.unique(groups, return_inverse=True)[1]
         held_out = next(iter(grouped_folds(labels, rng)), np.arange(0))
-        factor = 1.0
+        factor, weight, bias = 1.0, np.zeros((components.shape[1], outputs)), np.zeros(outputs)
         if len(held_out):
             kept = np.setdiff1d(np.arange(len(targets)), held_out)
-            weight, bias = _minimize(components[kept], targets[kept], outputs)
+            weight, bias = _minimize(components[kept], targets[kept], weight, bias, ITERATIONS)
             logits = components[held_out] @ weight + bias
             factor, _ = calibration(logits, targets[held_out], "single_label_classification")
-        weight, bias = _minimize(components, targets, outputs)
-        weight = ((scaled.T @ (basis @ weight)) * scale[:, None]).T * factor
+        more = MORE_ITERATIONS if len(held_out) else ITERATIONS
+        weight, bias = _minimize(components, targets, weight, bias, more)
+        weight = ((basis @ weight) * scale[:, None]).T * factor
         return LinearModel(weight.astype(np.float32), (bias * factor - weight @ center).astype(np.float32), PENALTY)
 
 
 def _principal_components(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the components of each row, and the matrix that takes the product of features and rows to them."""
+    """Return the components (rows, components) of the rows, and the matrix (features, components) that computes them.
+
+    They follow from the products of rows, or from those of features if there are fewer of these.
+    """
     from scipy.linalg import eigh
 
-    rows = len(scaled)
-    gram = gram_matrix(scaled).astype(np.float32)
-    values, vectors = eigh(gram, subset_by_index=[max(0, rows - COMPONENTS), rows - 1], overwrite_a=True)
+    by_rows = len(scaled) <= scaled.shape[1]
+    gram = gram_matrix(scaled if by_rows else scaled.T).astype(np.float32)
+    size = len(gram)
+    values, vectors = eigh(gram, subset_by_index=[max(0, size - COMPONENTS), size - 1], overwrite_a=True)
     used = values > max(1e-6 * float(values[-1]), 1e-12)
     if not used.any():  # all rows are equal
-        return np.zeros((rows, 1), np.float32), np.zeros((rows, 1), np.float32)
+        return np.zeros((len(scaled), 1), np.float32), np.zeros((scaled.shape[1], 1), np.float32)
+    vectors = vectors[:, used]
+    if not by_rows:
+        return scaled @ vectors, vectors
     root = np.sqrt(values[used])
-    return vectors[:, used] * root, vectors[:, used] / root
+    return vectors * root, scaled.T @ (vectors / root)
 
 
-def _minimize(components: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights (components, outputs) and biases (outputs,) with the smallest penalised log loss."""
+def _minimize(
+    components: np.ndarray, targets: np.ndarray, weight: np.ndarray, bias: np.ndarray, iterations: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights (components, outputs) and biases (outputs,) with the smallest penalised log loss.
+
+    The search begins with those given.
+    """
     from scipy.optimize import minimize
 
-    rows, width = components.shape
+    rows, (width, outputs) = len(components), weight.shape
     every, size = np.arange(rows), width * outputs
+    start = np.concatenate([weight.ravel(), bias])
     transposed = np.ascontiguousarray(components.T)
 
     def loss_and_gradient(parameters: np.ndarray) -> tuple[float, np.ndarray]:
@@ -130,6 +145,6 @@ def _minimize(components: np.ndarray, targets: np.ndarray, outputs: int) -> tupl
         loss += PENALTY / 2 * float(np.square(parameters[:size]).sum())
         return loss, np.concatenate([gradient.ravel(), probabilities.sum(0)]).astype(np.float64)
 
-    options = {"maxiter": ITERATIONS, "maxcor": 5}
-    found = minimize(loss_and_gradient, np.zeros(size + outputs), jac=True, method="L-BFGS-B", options=options).x
+    options = {"maxiter": iterations, "maxcor": 5}
+    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
     return found[:size].reshape(width, outputs), found[size:]
