@@ -335,6 +335,27 @@ def test_search_without_time_for_any_training_gives_a_tested_solved_head(tmp_pat
     assert result.test.scores["winner"]["accuracy"].value > 0 and "no time to compare" in result.verdict.sentence
 
 
+@pytest.mark.parametrize(("most", "saved"), [(700, 700), (5000, 2240)])
+def test_search_without_time_to_train_on_many_rows_solves_on_more_of_them(tmp_path, encoders, monkeypatch, most, saved):
+    monkeypatch.setattr("headhunt.engine.planning.TRAINING_FACTOR", 1e6)  # as if training were slow
+    monkeypatch.setattr("headhunt.engine.planning.FIRST_SECONDS", 1e-6)
+    monkeypatch.setattr("headhunt.engine.planning.SOLVED_ROWS", most)
+    options = {"space": QUICK, "workers": 0, "out": tmp_path / "run", "view": False, "time": "15s", "trials": 2}
+    search = headhunt.search(make_task(2800), encoder=encoders(), **options)
+    plan, result = search.directory.read_plan(), search.result
+    assert plan.only_solves and plan.first_rows == 200 and plan.solved_rows == saved
+    winner = search.state.trials[result.winner.trial]
+    held_out = plan.rows // 5  # about: near-duplicates stay together
+    solved = [winner.results[rung].examples for rung in (0, 1)]
+    assert winner.is_solved and solved[0] == 200 and solved[1] == pytest.approx(min(most, plan.rows - held_out), abs=9)
+    assert result.plain is None and "no time to compare" in result.verdict.sentence
+    predictions = {path.stem for path in (search.run_dir / "test").iterdir()}
+    assert result.model_from in predictions and f"{winner.number:06d}-0" not in predictions
+    info = json.loads((search.model_dir / "headhunt.json").read_text())
+    trained_on = int(info["task"]["trained_on"].split()[0].replace(",", ""))
+    assert trained_on == (700 if most == 700 else solved[1] + plan.validation_rows)
+
+
 def test_search_does_not_overwrite_a_run(tmp_path, encoders):
     run_search(tmp_path, encoders(), trials=1)
     with pytest.raises(RunError, match="holds a search"):

@@ -368,15 +368,15 @@ class SearchDriver:
             return []
         best, rung = self._best[1:]
         final, out = self.final_evaluation(study), self.directory.models / folder
-        evaluated = study.plan is not None and study.plan.only_solves  # there is no time to solve twice
-        if best.is_solved and not evaluated:  # takes seconds, so that all rows can be used
+        rows = study.rows_of(best, rung)
+        if best.is_solved and not (study.plan and study.plan.saves_as_evaluated(rows)):  # takes seconds: use all rows
             self._requested = folder
-            return [final.request(FitAllRows, best, rows=study.rows_of(best, rung), out=out)]
+            return [final.request(FitAllRows, best, rows=rows, out=out)]
         checkpoint = study.checkpoints.latest(best.number)
         if checkpoint is None or checkpoint != self.directory.checkpoint(best.number, rung):
             return []
         self._requested = folder
-        return [final.request(SaveFirstFold, best, rows=study.rows_of(best, rung), checkpoint=checkpoint, out=out)]
+        return [final.request(SaveFirstFold, best, rows=rows, checkpoint=checkpoint, out=out)]
 
     def _request_reference(self, study: Study) -> list[Request]:
         """Request TF-IDF with a linear model once, when the workers have started."""

@@ -278,7 +278,8 @@ class TrialRunner(WorkerData):
             self._check_cost(spec, always=False)
         validated = request.validation_predictions
         rows = np.arange(len(self.targets)) if validated is None else self.folds[0][0]
-        ready = self.open(spec, self.rows.sample(rows, request.rows), request)
+        rows = self.rows.sample(rows, request.rows)
+        ready = self.open(spec, rows, request)
         training = ready.training
         # A model that sees every row once at most would wait for all of them to be cached, and gain nothing.
         once = request.keep_unfinished and spec.recipe.epochs <= 1
@@ -299,7 +300,7 @@ class TrialRunner(WorkerData):
             write_arrays(validated, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
             # This very model has not seen these rows; the trial's models have learned from fewer.
             thresholds = self.fit_thresholds(outputs, self.targets[evaluated])
-        trained_on = "all training rows" if request.rows is None else f"{request.rows:,} training rows"
+        trained_on = "all training rows" if request.rows is None else f"{len(rows):,} training rows"
         self._save(ready, request, request.out, trained_on, thresholds)
         return Outcome("ok", examples=training.examples)
 
@@ -380,7 +381,10 @@ class TrialRunner(WorkerData):
         write_arrays(path, outputs=np.stack(outputs).astype(np.float32))
 
     def _save_fold(self, ready: Assembly, request: Request, out: Path) -> None:
-        self._save(ready, request, out, "one fold of the training rows", self.thresholds_of(request.trial))
+        rows = getattr(request, "rows", None)  # of a sample
+        sample = None if rows is None else min(rows, len(self.folds[0][0]))
+        trained_on = "one fold of the training rows" if sample is None else f"{sample:,} training rows"
+        self._save(ready, request, out, trained_on, self.thresholds_of(request.trial))
 
     def _save(
         self, ready: Assembly, request: Request, out: Path, trained_on: str, thresholds: Sequence[float] | None

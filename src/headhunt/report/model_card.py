@@ -239,7 +239,7 @@ class _Card:
             lines[0] += f" The predictions are the mean of {len(self.members)} models."
         if self.verdict is not None and self.verdict.sentence:
             delivered = ENSEMBLE if self.members else self.verdict.delivered
-            lines.append(f"> {escape_text(self.verdict.sentence)} {DELIVERED[delivered]}")
+            lines.append(f"> {escape_text(self.verdict.sentence.removesuffix('.'))}. {DELIVERED[delivered]}")
         return "\n\n".join(lines)
 
     def _label_list(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
+NEARLY_ALL = 0.8
 MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
 
 
@@ -70,6 +71,13 @@ class Plan:
     def only_solves(self) -> bool:
         """True if most of the time is for solving a head of the frozen encoder on as many rows as possible."""
         return self.by_rows and not self.fine_tuning
+
+    def saves_as_evaluated(self, rows: int | None) -> bool:
+        """Return True if a head solved on so many rows is saved as it is: there is no time to solve it twice.
+
+        A head that has seen nearly all rows is solved again, with the validation rows.
+        """
+        return self.only_solves and rows is not None and rows < NEARLY_ALL * self.rows
 
     @property
     def grows(self) -> bool:
