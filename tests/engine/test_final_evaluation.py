@@ -165,6 +165,13 @@ def test_best_other_trial_wins_if_every_finalist_collapses(finalists):
     assert choose_winner(final, FinalistScores({0: [0.6], 1: [0.1]}, collapsed={2})) is first
 
 
+def test_winner_that_the_plain_head_beats_has_a_score(finalists):
+    """Issue: without one, it was delivered, and said to be better on validation rows."""
+    final, scores = finalists(FakeWorkers({}), TimeBudget(None)), FinalistScores({0: [0.9]})
+    winner = choose_winner(final, scores)
+    assert winner.number == 1 and scores.mean(winner) == 0.8 < scores.mean(final.state.plain)
+
+
 def test_finalists_are_not_evaluated_again_without_time(finalists):
     workers = FakeWorkers({})
     final = finalists(workers, TimeBudget(0.01))

@@ -27,6 +27,7 @@ from headhunt.run.state import Outcome, State
 from headhunt.spec import Choice, Log, Space, Spec
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
+from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -329,6 +330,21 @@ def test_study_ends_after_the_last_promotion_when_trials_are_limited(tmp_path):
     study = run_study(tmp_path, limits=Limits(trials=30))
     assert study.state.ended == "trials" and len(study.state.trials) == 30
     assert study.rungs.next_promotion() is None
+
+
+@pytest.mark.parametrize(("std_error", "promoted"), [(0.0, False), (0.02, True)])
+def test_study_promotes_at_the_end_what_is_not_clearly_worse_than_the_plain_head(tmp_path, std_error, promoted):
+    """Issue: a fold is too few rows to tell candidates apart, and none but the plain head was evaluated in full."""
+    clock = VirtualClock()
+
+    def evaluate(request):
+        seconds = 10.0 * (1 + request.rung)
+        clock.now += seconds
+        return Outcome("ok", 0.8 - 0.01 * (request.trial > 0), seconds, 100, {"std_error": std_error})
+
+    options = {"ladder": Ladder((1 / 3, 1.0), brackets=1), "limits": Limits(time=80, trials=3), "clock": clock}
+    study = run_study(tmp_path, evaluate, known=False, **options)
+    assert any(1 in trial.results for trial in study.state.trials[1:]) == promoted
 
 
 def test_study_stop_ends_the_search(tmp_path):

@@ -110,8 +110,16 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
 def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
-    A trial with fewer folds or rows wins if even the lower bound of its score is above the finalist's.
+    A trial with fewer folds or rows wins if even the lower bound of its score is above the finalist's. A winner that is
+    no finalist, because the plain head is better than all, is added to the scores.
     """
+    winner = _best_candidate(final, scores)
+    if winner is not None and winner.best is not None:
+        scores.by_trial.setdefault(winner.number, [winner.best[1]])
+    return winner
+
+
+def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
     finalists = [final.state.trials[number] for number in scores.by_trial if number not in excluded]
     if not finalists:

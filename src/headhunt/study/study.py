@@ -311,13 +311,13 @@ class Study:
         return full_budget_seconds(trial, self.ladder.fractions, rung, cumulative=not self._by_rows)
 
     def _last_promotion(self) -> tuple[int, int] | None:
-        """Return the best trial below the top that can still finish and is no worse than the plain head.
+        """Return the best trial below the top that can still finish and is not clearly worse than the plain head.
 
         Used towards the end, when a new trial could not reach the top rung any more.
         """
-        plain = self.state.plain.results if self.state.plain else {}
+        plain = self.state.plain
         for rung in range(self.ladder.top - 1, -1, -1):
-            least = plain[rung].score if rung in plain else None
+            least = plain.lower_bound(rung) if plain is not None and rung in plain.results else None
             for number, score in self.rungs.waiting(rung):
                 if least is not None and score < least:
                     break
