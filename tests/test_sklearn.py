@@ -362,6 +362,12 @@ def test_cross_validation_with_real_encoder(minilm):
     assert cross_val_score(model, texts, [True, False] * 12, cv=2).mean() > 0.9
 
 
-def test_fit_refuses_search_without_time_for_a_model(encoders):
+def test_fit_waits_for_a_first_model_if_there_is_no_time(encoders):
+    model = HeadClassifier(encoders(), search=0.001, workers=0).fit(TEXTS, LABELS)
+    assert set(model.predict(TEXTS)) <= set(LABELS)
+
+
+def test_fit_refuses_search_without_a_model(encoders, monkeypatch):
+    monkeypatch.setattr("headhunt.study.study.Study.evaluate_first", lambda self: None)
     with pytest.raises(ModelError, match=r"give more than 0\.001"):
         HeadClassifier(encoders(), search=0.001, workers=0).fit(TEXTS, LABELS)
