@@ -53,6 +53,8 @@ def test_load_draws_rows_of_given_test_rows():
     assert Task.load(ROWS, max_rows=10**6).fingerprint == Task.load(ROWS).fingerprint
     with pytest.raises(DataError, match="max_rows=0: the number of rows must be positive"):
         Task.load(ROWS, max_rows=0)
+    with pytest.raises(DataError, match="max_rows=1: the limit is too low for 3 classes"):
+        Task.load(ROWS, max_rows=1)
 
 
 def test_load_records_limit_and_test():

@@ -199,6 +199,35 @@ def test_evaluate_first_solves_with_more_rows_if_there_is_no_time_to_train(tmp_p
     study.ledger.close()
 
 
+def test_ctrl_c_stops_solving_with_more_rows_once_there_is_a_model(tmp_path):
+    class StoppedExecutor(InlineExecutor):
+        """An executor whose second evaluation takes forever, during which the user presses Ctrl-C."""
+
+        stopped = False
+
+        def wait(self, timeout=None):
+            if self._queue and getattr(self._queue[0], "rung", None) == 1:
+                assert timeout is not None
+                study.stop("interrupted")
+                return []
+            return super().wait(timeout)
+
+        def stop(self):
+            super().stop()
+            self.stopped = True
+
+    def save_model(study):
+        spec = study.state.trials[2].spec
+        return [] if study.state.model else [FitAllRows(trial=2, spec=spec, seed=0, out=tmp_path / "model")]
+
+    executor = StoppedExecutor(record([], {"small": 0.6}))
+    options = {"plan": replace(ROWS, fine_tuning=False), "encoders": ("small",), "solved": True}
+    study = open_study(tmp_path / "run", executor=executor, callback=save_model, **options)
+    study.evaluate_first()
+    assert executor.stopped and study.state.model.trial == 2 and 2 in study.state.running
+    study.ledger.close()
+
+
 def test_evaluate_first_waits_for_a_first_model_but_not_for_others(tmp_path):
     requests: list[EvaluateTrial] = []
     evaluate = record(requests, {"small": 0.6})

@@ -162,7 +162,7 @@ class FinalEvaluation:
 
     def request(self, job: type[JobT], trial: Trial, seed: int = 0, **fields: Any) -> JobT:
         """Return a request about a trial; seed 0 is the one it was searched with."""
-        seconds = self.training_seconds(trial) * max(1, self.folds)
+        seconds = self.training_seconds(trial) * max(1, self.folds) or None
         defaults = {"spec": trial.spec, "deadline": self.budget.deadline, "worker_timeout": worker_timeout(seconds)}
         return job(
             trial=trial.number,
@@ -294,11 +294,11 @@ class FinalEvaluation:
 
         The longest training run and its predictions are sequential; the rest is shared by the workers.
         """
-        trials = [trial for trial in (best, self.state.plain) if trial is not None]
         if self.plan and self.plan.only_solves:
             # The model is saved when it is solved; predicting the test rows is all that may be left.
             speed = self.plan.rows_per_second * (self.executor.threads_alone or 1) ** THREAD_EXPONENT
             return self.plan.test_rows / max(1e-9, speed) + self.bootstrap_seconds + 5.0
+        trials = [trial for trial in (best, self.state.plain) if trial is not None]
         training = [self.training_seconds(trial) for trial in trials]
         if self.plan and self.plan.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)

@@ -167,25 +167,31 @@ def make_plan(
     compared = trained if compared > 0.8 * trained else compared
     epochs = round(max(1.0, min(epochs, examples / compared)), 2)
     final_examples = FINAL_FRACTION * after * rate
-    common |= {"epochs": epochs, "validation_rows": held_out}
+    common |= {"epochs": epochs, "validation_rows": held_out, "first_rows": min(rows, first, SOLVED_ROWS)}
     if final_examples < min(LEAST_EXAMPLES, rows):
         alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
         free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
-        classes = len(task.labels) if task.problem_type == "single_label_classification" else 1
-        most = LAST_LAYER_ROWS if classes > MANY_CLASSES and not task.pair else SOLVED_ROWS
-        per_row = 1 / alone + (LOGISTIC_SECONDS * classes if classes > MANY_CLASSES else 0.0)
-        solved = min(rows, most, max(first, round(ONLY_SOLVED_FRACTION * free / per_row)))
+        solved = max(common["first_rows"], _rows_to_solve(task, alone, ONLY_SOLVED_FRACTION * free))
         sample = min(compared, rows)
         common |= {"compared_rows": sample, "final_rows": max(solved, sample), "plain_recipes": 1, "fine_tuning": False}
-        return Plan(first_rows=min(rows, first, SOLVED_ROWS), solved_rows=solved, **common)
+        return Plan(solved_rows=solved, **common)
     return Plan(
         compared_rows=rows if compared == trained else compared,
         final_rows=min(rows, max(compared, round(ROWS_MARGIN * final_examples))),
-        first_rows=min(rows, first, SOLVED_ROWS),
         solved_rows=min(rows, SOLVED_ROWS, max(first, round(SOLVED_FRACTION * after * throughput))),
         plain_recipes=_plain_recipes(compared * epochs / rate, seconds, workers),
         **common,
     )
+
+
+def _rows_to_solve(task: TaskInfo, throughput: float, seconds: float) -> int:
+    """Return on how many rows a head can be solved in so many seconds."""
+    classes = len(task.labels) if task.problem_type == "single_label_classification" else 1
+    if classes <= MANY_CLASSES:
+        return min(task.rows["train"], SOLVED_ROWS, round(seconds * throughput))
+    most = SOLVED_ROWS if task.pair else LAST_LAYER_ROWS
+    per_row = 1 / throughput + LOGISTIC_SECONDS * classes
+    return min(task.rows["train"], most, round(seconds / per_row))
 
 
 def _plain_recipes(seconds: float, total: float, workers: int) -> int:

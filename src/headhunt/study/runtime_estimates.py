@@ -108,7 +108,7 @@ def full_budget_seconds(
 
 def worker_timeout(seconds: float | None) -> float | None:
     """Return when to give up on a worker, given how long its request should take; None if that is not known."""
-    return max(LEAST_WORKER_TIMEOUT, WORKER_TIMEOUT * seconds) if seconds else None
+    return None if seconds is None else max(LEAST_WORKER_TIMEOUT, WORKER_TIMEOUT * seconds)
 
 
 def _window() -> deque[float]:

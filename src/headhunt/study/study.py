@@ -138,10 +138,7 @@ class Study:
         return self.ledger.state
 
     def evaluate_first(self) -> None:
-        """Evaluate the solved head of the first encoder and run what the callback asks for, before anything else.
-
-        If there is no time to train an encoder, the head is then solved with more rows.
-        """
+        """Evaluate the solved head of the first encoder, and with more rows if there is no time to train an encoder."""
         self._begin()
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
@@ -156,7 +153,7 @@ class Study:
         return self._baselines.next_of_solved() if alone else None
 
     def _run_alone(self, number: int, rung: int) -> None:
-        """Run a trial and what the callback asks for after it, with all threads."""
+        """Run a trial and what the callback asks for after it, before anything else and with all threads."""
         requests: Sequence[Request] = [self._start(number, rung)]
         running = 0
         while requests or running:
@@ -164,10 +161,13 @@ class Study:
             for request in requests:
                 deadline = request.deadline if self.state.model else None  # a first model may be late
                 self.executor.submit(replace(request, threads=self.executor.threads_alone, deadline=deadline))
-            finished = self.executor.wait()
+            finished = self.executor.wait(POLL)
             for request, outcome in finished:
                 self._finish(request, outcome)
             running += len(requests) - len(finished)
+            if running and self._stop_reason is not None and self.state.model is not None:
+                self.executor.stop()  # after Ctrl-C: the model on disk is delivered
+                break
             requests = self._callback(self) if finished else []
         self._commit()
 
@@ -373,8 +373,8 @@ class Study:
 
     def _start(self, number: int, rung: int) -> EvaluateTrial:
         trial, directory = self.state.trials[number], self.ledger.directory
-        attempt = trial.attempts
-        self.ledger.stage(TrialStarted(number, rung, attempt))
+        slowest = self._slowest
+        self.ledger.stage(TrialStarted(number, rung, attempt := trial.attempts))
         self.rungs.started(number, trial.bracket, rung)
         return EvaluateTrial(
             trial=number,
@@ -389,7 +389,7 @@ class Study:
             resume_from=self.checkpoints.resume_from(number, rung, lower=not self._by_rows),
             predictions=directory.predictions(number, rung),
             deadline=self.budget.search_deadline,
-            worker_timeout=worker_timeout((self._slowest or 0.0) * self._rung_fraction(trial, rung)),
+            worker_timeout=worker_timeout(slowest and slowest * self._rung_fraction(trial, rung)),
         )
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
