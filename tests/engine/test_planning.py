@@ -10,6 +10,7 @@ from headhunt.data import Columns
 from headhunt.engine.encoders import KNOWN
 from headhunt.engine.planning import (
     EPOCHS,
+    FOLDS_FRACTION,
     LEAST_ROWS,
     SOLVED_ROWS,
     TEST_ROWS,
@@ -75,9 +76,17 @@ def test_plan_of_cross_validation_fits_epochs_to_the_time():
     assert (none.epochs, none.fine_tuning, none.plain_recipes) == (LEAST_EPOCHS, False, 1)
 
 
+def test_plan_of_cross_validation_takes_more_of_the_time_for_the_fewest_epochs():
+    tight, none = (plan_of(1500, seconds=seconds) for seconds in (95.0, 75.0))
+    assert (tight.epochs, tight.fine_tuning) == (LEAST_EPOCHS, True)
+    assert LEAST_EPOCHS * 1500 * 2 / tight.examples_per_second > FOLDS_FRACTION * 95.0
+    assert not none.fine_tuning
+
+
 def test_plan_of_large_data_with_little_time_compares_on_fewer_rows_than_it_trains_on():
     plan = plan_of(200_000, throughput=500.0, seconds=300.0, test=20_000)
     assert plan.by_rows and plan.samples and plan.grows
+    assert plan_of(5000, throughput=150.0).grows  # however many rows there are
     assert LEAST_ROWS < plan.compared_rows < plan.final_rows < 200_000
     assert plan.compared_rows * plan.epochs / plan.examples_per_second < 300
     assert plan.first_rows == plan.solved_rows == SOLVED_ROWS

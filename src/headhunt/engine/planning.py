@@ -25,6 +25,7 @@ EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
 FOLDS_FRACTION = 0.4  # of the time, for the training runs of one candidate on all folds
+LARGEST_FOLDS_FRACTION = 0.55  # the same if there is no time for more than the fewest epochs
 FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
 MARGIN = 8.0  # seconds that loading, saving and testing take at the end
 FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
@@ -155,20 +156,21 @@ def make_plan(
             first_rows=rows,
             solved_rows=rows,
             epochs=round(max(LEAST_EPOCHS, min(epochs, fitting)), 2),
-            fine_tuning=fitting >= LEAST_EPOCHS,
+            fine_tuning=LARGEST_FOLDS_FRACTION / FOLDS_FRACTION * fitting >= LEAST_EPOCHS,
             plain_recipes=_plain_recipes(per_epoch * min(epochs, max(fitting, LEAST_EPOCHS)), seconds, workers),
             **common,
         )
     examples = (1 - FINAL_FRACTION) * after / CANDIDATES * rate
     held_out = validation or _held_out(rows)
     trained = rows if validation else rows - held_out
-    held_out = min(held_out, max(200, round(examples / 4)))
     compared = min(trained, max(LEAST_ROWS, round(examples / SAMPLE_EPOCHS)))
     compared = trained if compared > 0.8 * trained else compared
     epochs = round(max(1.0, min(epochs, examples / compared)), 2)
     final_examples = FINAL_FRACTION * after * rate
+    solves = final_examples < min(LEAST_EXAMPLES, rows)
+    held_out = min(held_out, max(200, round(examples / 4)) if solves else max(LEAST_ROWS, round(examples / 3)))
     common |= {"epochs": epochs, "validation_rows": held_out, "first_rows": min(rows, first, SOLVED_ROWS)}
-    if final_examples < min(LEAST_EXAMPLES, rows):
+    if solves:
         alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
         free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
         solved = max(common["first_rows"], _rows_to_solve(task, alone, ONLY_SOLVED_FRACTION * free))

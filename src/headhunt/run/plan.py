@@ -8,7 +8,6 @@ from dataclasses import dataclass
 LEAST_EPOCHS = 2.0  # with fewer, fine-tuning on small data is not tried
 THREAD_EXPONENT = 0.8  # of the speed-up by several threads; a worker has one
 NEARLY_ALL = 0.8
-MANY_ROWS = 10_000  # up to which a solved head sees most rows, and is hard to beat in minutes
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ class Plan:
 
         Its model is then evaluated itself: which candidate is best may change with so many rows.
         """
-        many = self.fine_tuning and self.by_rows and self.rows > MANY_ROWS
-        return many and self.final_rows > 2 * self.compared_rows
+        return self.fine_tuning and self.by_rows and self.final_rows > 2 * self.compared_rows
 
     def cost_of(self, encoder: str) -> float:
         """Return the cost of an encoder, relative to that of the plain head."""
