@@ -16,7 +16,7 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
-portfolio = import_module("portfolio")
+portfolio, weight_sharing = map(import_module, ("portfolio", "weight_sharing"))
 
 ROWS, TEST_ROWS = 90, 60
 
@@ -302,3 +302,42 @@ def test_rank_of_a_made_up_table_orders_the_criteria(made_up, items, tmp_path):
     tau = {name: row["tau"] for name, row in result["main"].items()}
     assert tau["score"] > 0.7 and tau["score"] >= tau["score_one_fold"] - 0.05
     assert "| out-of-fold score |" in rank.markdown(result)
+
+
+def test_jobs_with_smart_come_after_the_others(items, tmp_path):
+    jobs = list(collect.Collection(tmp_path, {False: items, True: items}, ["subj"]).jobs())
+    smart = [job.item.spec.recipe.smart is not None for job in jobs]
+    assert any(smart) and smart == sorted(smart)
+
+
+def test_shared_candidates_train_the_encoder(made_up, items):
+    shared = weight_sharing.shared_candidates(made_up, items)
+    assert 5 < len(shared) < len(items)
+    assert all(item.spec.recipe.freeze != "all" and item.spec.recipe.smart is None for item in shared)
+    assert weight_sharing.shared_candidates(made_up_set(items[:3]), items) == items[1:3]
+
+
+def test_heads_that_are_trained_together_learn(encoders, items, made_up, monkeypatch):
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, 2, 90)
+    texts = [("good good" if target else "bad bad") for target in targets]
+    fold = weight_sharing.FirstFold(texts, targets, np.arange(60), np.arange(60, 90), 2)
+    monkeypatch.setattr(weight_sharing, "LEARNING_RATE", 3e-3)  # the encoder is tiny
+    chosen = weight_sharing.shared_candidates(made_up, items)[:4]
+    recipes = [replace(item.spec.recipe, learning_rate=3e-3) for item in chosen]
+    chosen = [replace(item, spec=replace(item.spec, recipe=each)) for item, each in zip(chosen, recipes, strict=True)]
+    runs = weight_sharing.train_together(fold, chosen, encoders(), [1.0, 40.0])
+    assert [run.epochs for run in runs] == [1.0, 40.0] and runs[0].cpu_seconds < runs[1].cpu_seconds
+    assert np.mean(runs[1].scores) > 0.9
+
+
+def test_weight_sharing_is_compared_with_one_fold_at_equal_cost(made_up, items):
+    shared = weight_sharing.shared_candidates(made_up, items)
+    test = [made_up.test_score(item.hash) for item in shared]
+    fold = [sum(rung.cpu_seconds for rung in made_up.entries[item.hash].rungs[:2]) for item in shared]
+    runs = [weight_sharing.SharedRun(1.0, 2.1 * np.mean(fold), test), weight_sharing.SharedRun(9.0, 1e6, test[::-1])]
+    result = weight_sharing.compare(made_up, shared, runs, samples=100)
+    perfect, wrong = result["shared"]
+    assert perfect["tau"] == 1.0 and perfect["chosen"] == result["test_best"] > perfect["one_fold_chosen"]
+    assert perfect["one_fold_candidates"] == 2 and wrong["one_fold_candidates"] == len(shared)
+    assert wrong["one_fold_chosen"] == pytest.approx(result["one_fold"]["chosen"], abs=1e-4) and wrong["tau"] < 0

@@ -38,6 +38,7 @@ NINTH = 1 / 9
 REFITTED = 10
 FIRST_SPECS = 5  # these are trained on every set before any other
 EXTRA_DELAY = 24  # main sets get this many more candidates before the others go on
+SMART_DELAY = 48  # candidates trained with SMART take three times as long as others, and come later
 CALIBRATED_SETS = ("subj", "rte")
 SEED = 0
 
@@ -276,6 +277,7 @@ class Collection:
                 if not item.suits(chosen.problem_type):
                     continue
                 delay = EXTRA_DELAY if chosen.specs is not None and place >= FIRST_SPECS else 0
+                delay += SMART_DELAY if item.spec.recipe.smart is not None and place >= FIRST_SPECS else 0
                 if item.hash not in done:
                     ranked.append((place + delay, Job(name, item)))
         yield from (job for _, job in sorted(ranked, key=lambda pair: pair[0]))
