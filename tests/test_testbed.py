@@ -276,6 +276,18 @@ def test_nearest_candidate_of_a_table_candidate_is_itself(made_up, items):
     assert candidates.nearest(candidates.pool[7]) != candidates.pool[7]
 
 
+def test_variations_are_near_the_varied_candidate_and_untried(made_up, items):
+    candidates = replay.TableCandidates(made_up, items)
+    base = candidates.pool[3]
+    rng = replay.random.Random(0)
+    drawn = [candidates.variation(base, rng, 0.3, 0.2) for _ in range(200)]
+    assert all(each in candidates.pool for each in drawn) and drawn.count(base) > 150
+    candidates.tried = {candidates.spec(base).hash}
+    drawn = [candidates.variation(base, rng, 0.3, 0.2) for _ in range(200)]
+    mean = np.mean([candidates._distance(base, each) for each in drawn])
+    assert base not in drawn and mean < np.mean([candidates._distance(base, each) for each in candidates.untried()])
+
+
 def test_weighted_tau_equals_kendalls_tau():
     from scipy.stats import kendalltau
 

@@ -2,8 +2,9 @@
 
 A replayed search chooses among the candidates of the table, and each of them takes the seconds that the table says.
 Nothing is trained and nothing is estimated. Random proposals are drawn from the table. TPE and BOHB rank the untried
-candidates of the table by their own acquisition function, in place of points that they sample. Other strategies can
-propose only what is not in the table. With `--nearest` all strategies run, and proposals are replaced by the nearest
+candidates of the table by their own acquisition function, in place of points that they sample. Where `prior` varies a
+recipe, an untried candidate is drawn by its density as a variation. Other strategies can propose only what is not in
+the table. With `--nearest` all strategies run, and proposals are replaced by the nearest
 untried candidates; such figures are reported separately. `ranking` orders the strategies at every time limit by their
 mean test score over all sets, with 95 % intervals over seeds.
 
@@ -21,7 +22,7 @@ import heapq
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -37,9 +38,9 @@ from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
-from headhunt.spec import Space, Spec
+from headhunt.spec import Choice, Space, Spec
 from headhunt.study.budget import TimeBudget
-from headhunt.study.candidates import SWITCH, Candidates, Params, position_of
+from headhunt.study.candidates import Candidates, Params, position_of
 from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial, Request
@@ -49,8 +50,10 @@ from headhunt.study.study import Study
 HORIZONS = (60.0, 150.0, 300.0, 600.0, 3600.0)
 KNOWN_ONLY = "known"
 """In place of a strategy: only the known recipes are tried."""
-EXACT = (KNOWN_ONLY, "random", "tpe", "bohb")
+EXACT = (KNOWN_ONLY, "random", "tpe", "bohb", "prior")
 """Strategies that choose among the candidates of the table alone."""
+DENSITIES = ("bohb", "prior")
+"""Strategies that compare rows of a kernel density."""
 STARTUP_SECONDS = 5.0  # until the workers run
 SAMPLES = 2_000
 LEAST_CANDIDATES = 6
@@ -115,14 +118,46 @@ class TableCandidates(Candidates):
         """Return the untried candidate with the smallest mean distance over all parameters."""
         return min(self.untried(), key=lambda each: self._distance(params, each))
 
+    def variation(self, params: Params, rng: random.Random, change: float, deviation: float) -> Params:
+        """Draw an untried candidate, with the probability of being proposed as a variation of the parameters.
+
+        Args:
+            params: The parameters that are varied.
+            rng: Random numbers.
+            change: Probability that a parameter is changed.
+            deviation: Standard deviation of a change of a numeric parameter.
+        """
+        pool, active = self.untried(), self.active(params)
+        logs = [self._log_density(params, each, active, change, deviation) for each in pool]
+        return rng.choices(pool, [math.exp(each - max(logs)) for each in logs])[0]
+
+    def _log_density(
+        self, params: Params, other: Params, active: Iterable[str], change: float, deviation: float
+    ) -> float:
+        total = 0.0
+        for path in active:
+            leaf, same = self.leaves[path], _same(params[path], other[path])
+            if isinstance(leaf, Choice):
+                total += math.log(change / len(leaf.options) + (1 - change) * same)
+            elif same:
+                total += math.log(1 - change)
+            else:
+                distance = (position_of(leaf, params[path]) - position_of(leaf, other[path])) / deviation
+                total += math.log(change) - distance**2 / 2
+        return total
+
     def _distance(self, first: Params, second: Params) -> float:
         total = 0.0
         for path, leaf in self.leaves.items():
-            if leaf == SWITCH or hasattr(leaf, "options"):
-                total += first[path] != second[path] or type(first[path]) is not type(second[path])
+            if isinstance(leaf, Choice):
+                total += not _same(first[path], second[path])
             else:
                 total += abs(position_of(leaf, first[path]) - position_of(leaf, second[path]))
         return total
+
+
+def _same(first: object, second: object) -> bool:
+    return first == second and type(first) is type(second)
 
 
 def _key(params: Params) -> tuple[tuple[str, str], ...]:
@@ -297,13 +332,15 @@ def restrict_to_table(study: Study, candidates: TableCandidates, name: str, near
         return
     if name == "tpe":
         strategy._sampler = lambda seed: sampler_of_pool(candidates, seed)
-    elif name == "bohb":
+    elif name in DENSITIES:
         strategy._candidate_rows = lambda good, rng: rows_of_pool(candidates, rng)
+    if name == "prior" and not nearest:
+        strategy.vary = lambda params, rng: candidates.variation(params, rng, strategy._change, strategy._deviation)
 
     def ask(number: int, attempt: int = 0) -> Proposal | None:
         candidates.tried = set(study.state.hashes)
         proposal = original(number, attempt)
-        if proposal is None or not (nearest or (name == "bohb" and proposal.origin == "model")):
+        if proposal is None or not (nearest or (name in DENSITIES and proposal.origin == "model")):
             return proposal  # a row of a density is a candidate of the table, but for rounding
         return replace(proposal, params=candidates.nearest(proposal.params))
 
