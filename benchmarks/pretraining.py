@@ -40,7 +40,8 @@ def draw(data: Path, name: str, folder: Path, rows: int, texts: int, test_rows: 
     """Return the labelled rows as a task, the file of unlabelled texts, and the file of test rows."""
     train = pandas.read_parquet(data / name / "train.parquet")[["text", "label"]].drop_duplicates("text")
     test = pandas.read_parquet(data / name / "test.parquet")[["text", "label"]]
-    test = test[~test.text.isin(train.text)].sample(min(test_rows, len(test)), random_state=0)
+    test = test[~test.text.isin(train.text)]
+    test = test.sample(min(test_rows, len(test)), random_state=0)
     labelled = sample(train, rows, CLASSES)
     others = train.drop(labelled.index)
     unlabelled = others.sample(min(texts, len(others)), random_state=0)[["text"]]
