@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headhunt.data import Split
+from headhunt.data.division import count_large_folds
 from headhunt.evaluation import (
     Decisions,
     Evaluation,
@@ -22,7 +23,7 @@ from headhunt.evaluation import (
     fit_decisions,
     measure,
 )
-from headhunt.run.directory import Key, RunDirectory, read_predictions
+from headhunt.run.directory import Key, RunDirectory, is_model, read_predictions
 from headhunt.run.events import DISK
 from headhunt.run.plan import THREAD_EXPONENT, Plan
 from headhunt.run.state import Outcome, State, Trial
@@ -44,6 +45,7 @@ LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the l
 ROWS_RESERVE = 0.65  # largest reserve there
 # A rank correlation takes long to bootstrap: seconds per row and training run, and training runs that are compared.
 RANKING_SECONDS, RANKED_TEST_RUNS, RANKED_VALIDATION_RUNS = 1e-4, 12, 24
+PREPARING_ROWS = 2000  # rows that a head is prepared with before it is trained, at most
 JobT = TypeVar("JobT", bound=Request)
 
 
@@ -140,15 +142,20 @@ class FinalEvaluation:
         """Return the mean score of outputs of several tasks, and the scores of each task."""
         return evaluate_tasks(self.metric, outputs, targets, [task.labels for task in self.task.tasks])
 
-    def held_out(self, trial: Trial | None) -> tuple[np.ndarray, np.ndarray] | None:
+    def held_out(self, trial: Trial | None, model: Path | None = None) -> tuple[np.ndarray, np.ndarray] | None:
         """Return outputs and targets of rows that a trial's models were not trained on, if they are on disk.
 
         They are those of the last training run, where it was evaluated itself, or of the trial's highest rung.
+
+        Args:
+            trial: The trial.
+            model: Its saved model that is meant; by default that of the last training run, if there is one.
         """
         if trial is None:
             return None
-        path = self.directory.last_predictions(trial.number, 0)
-        found = read_predictions(path) if path.exists() else self.predictions(trial)
+        last, path = self.directory.final_model(trial.number, 0), self.directory.last_predictions(trial.number, 0)
+        of_last = model in (None, last) and is_model(last) and path.exists()
+        found = read_predictions(path) if of_last else self.predictions(trial)
         return None if found is None else (found[1], self.validation_targets[found[0]])
 
     def decisions(self, held_out: tuple[np.ndarray, np.ndarray] | None) -> Decisions:
@@ -185,16 +192,23 @@ class FinalEvaluation:
             requests.append(self.request(RepeatPredictions, trial, **fields))
         return requests
 
-    def run(self, requests: Sequence[Request], deadline: float | None) -> list[tuple[Request, Outcome]]:
+    def run(
+        self, requests: Sequence[Request], deadline: float | None, finishing: float = 0.0
+    ) -> list[tuple[Request, Outcome]]:
         """Send requests to the workers and wait for them, until the deadline at most.
 
         A request that was lost with its worker or ran out of memory runs once more; after memory, with half the
         micro-batch. While the disk fails, requests are repeated.
+
+        Args:
+            requests: The requests.
+            deadline: When to stop waiting, in seconds since 1970; None is never.
+            finishing: Seconds before the deadline at which training ends, so that its model can be evaluated and saved.
         """
         done: list[tuple[Request, Outcome]] = []
         repeated: list[Request] = []
         for request in requests:
-            self.executor.submit(replace(request, deadline=deadline))
+            self.executor.submit(replace(request, deadline=None if deadline is None else deadline - finishing))
         while len(done) < len(requests) and (deadline is None or self.budget.now() < deadline + 1.0):
             timeout = 1.0 if deadline is None else min(1.0, max(0.05, deadline + 1.0 - self.budget.now()))
             for request, outcome in self.executor.wait(timeout):
@@ -254,9 +268,10 @@ class FinalEvaluation:
         if not self.by_rows or self.plan is None:
             return {trial.number: (None, trial.spec) for trial in trials}
         plan, tuned = self.plan, [trial for trial in trials if not trial.is_solved]
-        rates = [self.examples_per_second(trial) for trial in tuned]
-        available = max(1, min(self.task.rows["train"], plan.final_rows))
-        examples = seconds * min(rates, default=1.0) if seconds != float("inf") else float("inf")
+        available = max(1, min(self.task.rows["train"] - self.set_aside, plan.final_rows))
+        seconds = max(0.0, seconds - self.finishing_seconds)
+        fitting = [(seconds - self._preparing_seconds(trial)) * self.examples_per_second(trial) for trial in tuned]
+        examples = max(0.0, min(fitting, default=seconds))
         rows = round(min(available, max(1.0, examples)))
         last: dict[int, tuple[int | None, Spec]] = {}
         for trial in trials:
@@ -267,6 +282,32 @@ class FinalEvaluation:
             else:
                 last[trial.number] = (rows, replace(trial.spec, recipe=replace(recipe, epochs=epochs)))
         return last
+
+    @property
+    def grows(self) -> bool:
+        """True if the models of the last training runs are evaluated themselves."""
+        return self.plan is not None and self.plan.grows
+
+    @property
+    def set_aside(self) -> int:
+        """Number of training rows that the last training does not see, because its model is evaluated on them."""
+        if not self.grows or "validation" in self.task.rows:
+            return 0
+        return self.task.rows["train"] // count_large_folds(self.task.rows["train"])
+
+    @property
+    def finishing_seconds(self) -> float:
+        """Estimate the seconds of evaluating the model of the last training, if it is evaluated itself."""
+        if self.plan is None or not self.plan.grows:
+            return 0.0
+        return 2.0 + self.plan.validation_rows / max(1e-9, self.plan.rows_per_second)
+
+    def _preparing_seconds(self, trial: Trial) -> float:
+        """Estimate the seconds until a training begins: some heads are solved or standardised on a sample first."""
+        recipe = trial.spec.recipe
+        if self.plan is None or not (recipe.standardize or recipe.head_init == "solved"):
+            return 0.0
+        return min(PREPARING_ROWS, self.task.rows["train"]) / max(1e-9, self.plan.rows_per_second)
 
     def examples_per_second(self, trial: Trial) -> float:
         """Return the training rate of a trial, from its highest rung."""
@@ -300,7 +341,7 @@ class FinalEvaluation:
             return self.plan.test_rows / max(1e-9, speed) + self.bootstrap_seconds + 5.0
         trials = [trial for trial in (best, self.state.plain) if trial is not None]
         training = [self.training_seconds(trial) for trial in trials]
-        if self.plan and self.plan.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
+        if self.plan and self.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)
         predicting = max((self.prediction_seconds(trial) for trial in trials), default=0.0)
         models = 2 + 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2  # an ensemble seldom has the most members

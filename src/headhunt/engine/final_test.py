@@ -74,8 +74,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     plain = final.plain_head(in_time=training_runs is None)
     final.show_stage("comparing the finalists")
     scores = evaluate_finalists(final, plain)
-    grows = final.plan is not None and final.plan.grows
-    winner = (next(iter(final.tuned()), None) if grows else None) or choose_winner(final, scores)
+    winner = (next(iter(final.tuned()), None) if final.grows else None) or choose_winner(final, scores)
     choice = choose_ensemble(final)
     final.show_stage("training the winner and the plain head on all rows")
     pair = [trial for trial in (winner, plain) if trial is not None]
@@ -85,9 +84,9 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     saving = _saving_seconds(final, choice) if first else 0.0
     models = fit_all_rows(final, pair, training_runs, list(by_fold.values()), saving)
     contest = Contest(winner, plain, models, average_models(final, models))
-    if grows:
+    if final.grows:
         contest, scores = score_last_training(final, contest)
-        winner = contest.winner
+        winner, plain = contest.winner, contest.plain
     single = scores.mean(winner)
     ensemble, note = _save_ensemble(final, choice, single, pair) if first else (None, None)
     final.show_stage("predicting the test rows")
@@ -113,7 +112,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         seconds=round(final.state.elapsed, 1),
         examples=sum(result.examples for trial in final.state.trials for result in trial.results.values()),
         evaluated_on=final.task.evaluated_on,
-        verdict=_with_reference(final, verdict),
+        verdict=_with_reference(final, verdict, [scores.mean(trial) for trial in contest.trials]),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
         winner_model=next((path.name for path in contest.candidates_of(winner)), None),
@@ -225,7 +224,8 @@ def _deliver(
         scores: Both on validation rows.
         ensemble: The ensemble, if it is saved, tested and to be delivered where it is better than both.
     """
-    order: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
+    both: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
+    order = [(name, trial) for name, trial in both if trial is not None]
     winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
     if ensemble is not None and (plain is None or ensemble.better_than(plain)):
         copy_directory(final.directory.ensemble, final.directory.model)
@@ -236,17 +236,21 @@ def _deliver(
     elif winner is not None and plain is not None and plain > winner:
         order.reverse()
     best = best_model(final)
-    if not contest.models_of(order[0][1]) and best is not None and final.deliver != "plain-unless-proven":
-        order = []  # there was no time for the last training: the best model on disk has better evidence than the other
+    untrained = not order or not contest.models_of(order[0][1])
+    if untrained and best is not None and final.deliver != "plain-unless-proven":
+        # There was no time for the last training. The best model on disk has better evidence than the other's, unless
+        # it is of the same trial.
+        saved = final.state.model.trial if final.state.model else None
+        order = [(name, trial) for name, trial in order if trial.number == saved]
     for name, trial in order:
         if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
-            finish_saved(final, final.decisions(final.held_out(trial)))
+            finish_saved(final, final.decisions(final.held_out(trial, models[0])))
             return name, models[0]
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
-        trial = final.state.trials[final.state.model.trial] if final.state.model else None
-        finish_saved(final, final.decisions(final.held_out(trial)))
+        of_best = final.state.trials[final.state.model.trial] if final.state.model else None
+        finish_saved(final, final.decisions(final.held_out(of_best, best)))
     return "best so far", best
 
 
@@ -338,8 +342,14 @@ class _IncompleteError(Exception):
     """The ensemble could not be saved, in time or within the limits."""
 
 
-def _with_reference(final: FinalEvaluation, verdict: Verdict) -> Verdict:
-    """Add a sentence if TF-IDF is better than every candidate on validation rows, beyond its standard error."""
+def _with_reference(final: FinalEvaluation, verdict: Verdict, scores: Sequence[float | None]) -> Verdict:
+    """Add a sentence if TF-IDF is better than every candidate on validation rows, beyond its standard error.
+
+    Args:
+        final: The search.
+        verdict: The verdict so far.
+        scores: Scores of the winner and the plain head, which may have seen more rows than any candidate.
+    """
     path = final.directory.reference_predictions(TFIDF)
     best = best_with_training_run(final.study, final.folds)
     if not path.exists() or best is None or best.best is None:
@@ -348,7 +358,8 @@ def _with_reference(final: FinalEvaluation, verdict: Verdict) -> Verdict:
     truth, problem_type = final.validation_targets[rows], final.task.problem_type
     decisions = decision_scores(problem_type, final.metric, outputs, truth)
     score = measure(problem_type, final.metric, decisions, truth)
-    if score - standard_error(problem_type, final.metric, decisions, truth) <= best.best[1]:
+    highest = max([best.best[1], *(each for each in scores if each is not None)])
+    if score - standard_error(problem_type, final.metric, decisions, truth) <= highest:
         return verdict
     return replace(
         verdict,

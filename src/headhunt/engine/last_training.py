@@ -6,14 +6,19 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from headhunt.engine.final_evaluation import AVERAGING_SECONDS, TRAINING_RUNS, FinalEvaluation, missing
 from headhunt.engine.selection import FinalistScores
 from headhunt.run.directory import is_model, read_predictions
 from headhunt.run.state import Trial
+from headhunt.storage import remove
 from headhunt.study.requests import AverageModels, FitAllRows, Request
+from headhunt.study.runtime_estimates import worker_timeout
 
 RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
+AGAIN_FRACTION = 0.4  # of the total time that must be left for training again what was trained before a resume
+LEAST_EXAMPLES = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
 
 Job = tuple[Request, Path]
 """A request and the file it writes."""
@@ -67,8 +72,7 @@ def fit_all_rows(
     """
     predicting = saving + 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
     for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
-        untrained = [trial for trial in trials if not is_model(final.directory.final_model(trial.number, seed))]
-        untrained = [trial for trial in untrained if saved_solution(final, trial) is None]
+        untrained = _untrained(final, trials, training_runs, seed)
         seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         seconds *= max(1.0, len(untrained) / final.workers)
         if seed and final.by_rows and training_runs is None:
@@ -78,30 +82,59 @@ def fit_all_rows(
             break
         until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
         available = (math.inf if until is None else until - final.budget.now() - 2.0) / RATE_MARGIN
-        plans = final.last_training(untrained, available * min(1.0, final.workers / max(1, len(untrained))))
-        requests: list[Request] = [
-            final.request(
-                FitAllRows,
-                trial,
-                seed,
-                init_seed=final.study.seed_of(trial.number),  # so that the models can be averaged
-                spec=spec,
-                rows=rows,
-                out=final.directory.final_model(trial.number, seed),
-                keep_unfinished=final.by_rows,
-                validation_predictions=(
-                    final.directory.last_predictions(trial.number, seed) if final.plan and final.plan.grows else None
-                ),
-            )
-            for trial in untrained
-            for rows, spec in [plans[trial.number]]
-        ]
-        final.run([*requests, *(missing(beside) if not seed else ())], until)
+        requests = _requests(final, untrained, seed, available * min(1.0, final.workers / max(1, len(untrained))))
+        final.run([*requests, *(missing(beside) if not seed else ())], until, final.finishing_seconds)
     models = {trial.number: final.directory.final_models(trial.number) for trial in trials}
     for trial in trials:
         if not models[trial.number] and (solution := saved_solution(final, trial)) is not None:
             models[trial.number] = [solution]
     return models
+
+
+def _untrained(final: FinalEvaluation, trials: Sequence[Trial], training_runs: int | None, seed: int) -> list[Trial]:
+    """Return the trials to train with this seed: those without such a model.
+
+    A search of large data that was resumed with enough time trains both again. They then see more rows, and as many.
+    """
+    trials = [trial for trial in trials if saved_solution(final, trial) is None]
+    models = {trial.number: final.directory.final_model(trial.number, seed) for trial in trials}
+    if training_runs is None and final.by_rows and final.budget.left() >= AGAIN_FRACTION * final.budget.total > 0:
+        for model in models.values():
+            remove(model)
+            final.directory.test_predictions(model.name).unlink(missing_ok=True)
+    return [trial for trial in trials if not is_model(models[trial.number])]
+
+
+def _requests(final: FinalEvaluation, trials: Sequence[Trial], seed: int, available: float) -> list[Request]:
+    """Return requests for last training runs that end within so many seconds."""
+    requests: list[Request] = []
+    plans = final.last_training(trials, available)
+    for trial in trials:
+        rows, spec = plans[trial.number]
+        fields: dict[str, Any] = {"spec": spec, "rows": rows}
+        if final.by_rows and rows is not None and not trial.is_solved:
+            examples = rows * spec.recipe.epochs
+            if not final.grows and examples < LEAST_EXAMPLES * _examples_of(trial):
+                continue  # it would know less than the model that was evaluated
+            fields["worker_timeout"] = worker_timeout(examples / final.examples_per_second(trial))
+        if final.grows:
+            fields["validation_predictions"] = final.directory.last_predictions(trial.number, seed)
+        request = final.request(
+            FitAllRows,
+            trial,
+            seed,
+            init_seed=final.study.seed_of(trial.number),  # so that the models can be averaged
+            out=final.directory.final_model(trial.number, seed),
+            keep_unfinished=final.by_rows,
+            **fields,
+        )
+        requests.append(request)
+    return requests
+
+
+def _examples_of(trial: Trial) -> int:
+    """Return the number of training examples of a trial's highest rung."""
+    return trial.results[trial.best[0]].examples if trial.best else 0
 
 
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:
@@ -141,26 +174,41 @@ def saved_solution(final: FinalEvaluation, trial: Trial) -> Path | None:
 
 
 def score_last_training(final: FinalEvaluation, contest: Contest) -> tuple[Contest, FinalistScores]:
-    """Score the models of the last training runs on validation rows; a solved head with a better score wins."""
+    """Score the models of the last training runs on validation rows; the best model of the search may beat them."""
     scores: dict[int, list[float]] = {}
     for trial in contest.trials:
         path = final.directory.last_predictions(trial.number, 0)
-        if contest.models_of(trial) and path.exists():
+        if not contest.models_of(trial):
+            continue
+        if trial.is_solved and trial.best:
+            scores[trial.number] = [trial.best[1]]
+        elif path.exists():
             rows, outputs = read_predictions(path)
             scores[trial.number] = [final.score(outputs, final.validation_targets[rows])]
-    models, winner = dict(contest.models), contest.winner
+    models, winner, plain = dict(contest.models), contest.winner, contest.plain
+    saved, score, folder = _saved_model(final)
+    if saved is not None and score is not None and folder is not None:
+        rival = plain if saved.is_plain else winner
+        last = scores.get(rival.number) if rival is not None else None
+        if last is None or (score > last[0] and not saved.is_plain):
+            scores[saved.number], models[saved.number] = [score], [folder]
+            winner, plain = (winner, saved) if saved.is_plain else (saved, plain)
+        scores.setdefault(saved.number, [score])
+    return Contest(winner, plain, models), FinalistScores(scores)
+
+
+def _saved_model(final: FinalEvaluation) -> tuple[Trial | None, float | None, Path | None]:
+    """Return the trial of the best model of the search, the score that it had, and its folder."""
     saved = final.state.model
-    solved = final.state.trials[saved.trial] if saved is not None else None
-    if solved is not None and solved.is_solved and solved.best:
-        scores[solved.number] = [solved.best[1]]
-        if winner is None or scores[solved.number] > scores.get(winner.number, [-math.inf]):
-            winner = solved
-            folder = best_model(final)
-            models[solved.number] = [folder] if folder is not None else []
-    return Contest(winner, contest.plain, models), FinalistScores(scores)
+    if saved is None or not is_model(final.directory.models / saved.folder):
+        return None, None, None
+    trial = final.state.trials[saved.trial]
+    names = {final.directory.trial_model(trial.number, rung).name: result for rung, result in trial.results.items()}
+    score = names[saved.folder].score if saved.folder in names else None
+    return trial, score, final.directory.models / saved.folder
 
 
 def best_model(final: FinalEvaluation) -> Path | None:
-    """Return the best model on disk."""
+    """Return the best model of the search on disk; one that was delivered earlier only if there is no other."""
     saved = final.state.model
-    return final.directory.best_model(saved.folder if saved else None, final.state.ended is not None)
+    return final.directory.best_model(saved.folder if saved else None, ended=False)

@@ -94,12 +94,14 @@ def score_test_rows(
     if task.problem_type == "single_label_classification":
         confusion = {role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)}
         delivered = outputs.get(source.name) if source is not None else None
-        decisions = choice.decisions if ensemble else final.decisions(final.held_out(_trial_of(final, contest, source)))
+        held_out = final.held_out(_trial_of(final, contest, source), source)
+        decisions = choice.decisions if ensemble else final.decisions(held_out)
         rejection = _rejection(final, decisions, delivered)
         result = replace(result, confusion=confusion, rejection=rejection)
     if WINNER not in names:
         return result
-    winner, held_out = outputs[names[WINNER]][0], final.held_out(contest.winner)
+    winner = outputs[names[WINNER]][0]
+    held_out = final.held_out(contest.winner, final.directory.models / names[WINNER])
     if task.problem_type == "regression":
         return replace(result, errors=None if held_out is None else bound_errors(*held_out, winner, targets))
     several = task.problem_type == "multi_label_classification"

@@ -1,0 +1,248 @@
+"""The last training runs: how long they are, what is trained again, and which model wins after them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from searches import make_task
+from study_toys import open_study
+
+from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.final_test import _deliver, _with_reference
+from headhunt.engine.last_training import (
+    AGAIN_FRACTION,
+    Contest,
+    best_model,
+    fit_all_rows,
+    score_last_training,
+)
+from headhunt.engine.selection import FinalistScores
+from headhunt.run.directory import RunDirectory, write_arrays
+from headhunt.run.events import ModelSaved, SearchEnded, TrialAdded, TrialFinished, TrialStarted
+from headhunt.run.plan import Plan
+from headhunt.run.results import TFIDF, Verdict
+from headhunt.run.state import Outcome
+from headhunt.run.task import TaskInfo, save_task
+from headhunt.spec import Head, Recipe, Spec, solved
+from headhunt.study.budget import TimeBudget
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+GROWS = Plan(
+    rows=5000, compared_rows=500, validation_rows=400, final_rows=5000, first_rows=1000, solved_rows=4000,
+    test_rows=100, epochs=3.0, rows_per_second=200.0, examples_per_second=50.0, seconds=300.0,
+)  # fmt: skip
+TUNED = Spec(encoder="toy", head=Head(pooling="mean"), recipe=Recipe(epochs=3.0))
+
+
+class Workers:
+    """Workers that keep the requests and respond at once."""
+
+    workers, threads_alone = 2, None
+
+    def __init__(self) -> None:
+        self.requests, self.waiting = [], []
+
+    def submit(self, request):
+        self.requests.append(request)
+        self.waiting.append(request)
+
+    def wait(self, timeout=None):
+        done, self.waiting = self.waiting, []
+        return [(request, Outcome("ok")) for request in done]
+
+
+@pytest.fixture
+def search(tmp_path):
+    """Return a function that makes the end of a search: the plain head, trial 0, a tuned one, and a solved head."""
+    studies = []
+
+    def make(plan: Plan = GROWS, seconds: float | None = 120.0, total: float = 300.0) -> FinalEvaluation:
+        task, directory = make_task(), RunDirectory(tmp_path)
+        save_task(task, directory.task)
+        study = open_study(tmp_path, executor=Workers(), budget=TimeBudget(seconds, total=total), plan=plan)
+        studies.append(study)
+        for number, (spec, origin, score) in enumerate(
+            (
+                (Spec(encoder="toy", recipe=Recipe(epochs=3.0)), "plain", 0.7),
+                (TUNED, "known", 0.75),
+                (solved("toy"), "solved", 0.8),
+            )
+        ):
+            study.ledger.append(TrialAdded(number, spec.to_dict(), spec.hash, None, origin, 0))
+            study.ledger.append(TrialStarted(number, 0, 0))
+            extra = {"training_seconds": 20.0}
+            study.ledger.append(TrialFinished(number, 0, "ok", score, 21.0, 1000, extra))
+        info = replace(TaskInfo.of(task), rows={"train": 5000, "test": 100})
+        return FinalEvaluation(directory, info, "accuracy", study, plan=plan)
+
+    yield make
+    for study in studies:
+        study.ledger.close()
+
+
+def save_model(final: FinalEvaluation, name: str) -> None:
+    folder = final.directory.models / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "headhunt.json").write_text(name)
+
+
+def train_last(final: FinalEvaluation, number: int, right: int) -> None:
+    """Write the model of a last training run that is right for so many of ten rows."""
+    save_model(final, final.directory.final_model(number, 0).name)
+    targets = final.validation_targets[:10]
+    outputs = np.eye(2, dtype=np.float32)[np.where(np.arange(10) < right, targets, 1 - targets)]
+    write_arrays(final.directory.last_predictions(number, 0), rows=np.arange(10), outputs=outputs)
+
+
+def save_best(final: FinalEvaluation, number: int) -> None:
+    name = final.directory.trial_model(number, 0).name
+    save_model(final, name)
+    final.study.ledger.append(ModelSaved(number, name))
+
+
+def contest_of(final: FinalEvaluation) -> Contest:
+    plain, tuned, _ = final.state.trials
+    return Contest(tuned, plain, {number: final.directory.final_models(number) for number in (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("saved", "last", "winner", "delivered"),
+    [
+        (2, {0: 6, 1: 9}, 1, "winner"),
+        (2, {0: 6, 1: 7}, 2, "winner"),  # the solved head is better than the last training
+        (2, {0: 9, 1: 7}, 2, "plain"),
+        (1, {0: 6, 1: 5}, 1, "winner"),  # the tuned model of the search is better than its own last training
+        (1, {0: 9}, 1, "plain"),  # the tuned one has not finished, and its earlier model is worse than the plain head
+        (1, {0: 6}, 1, "winner"),
+        (0, {0: 9}, 1, "plain"),
+        (0, {1: 9}, 1, "winner"),
+        (0, {1: 6}, 1, "plain"),  # the plain head of the search is better
+    ],
+)
+def test_best_of_last_training_and_search_is_delivered(search, saved, last, winner, delivered):
+    final = search()
+    save_best(final, saved)
+    for number, right in last.items():
+        train_last(final, number, right)
+    contest, scores = score_last_training(final, contest_of(final))
+    assert contest.winner.number == winner
+    name, source = _deliver(final, contest, None, scores)
+    trial = {"winner": contest.winner, "plain": contest.plain}[delivered]
+    assert name == delivered and source == contest.models_of(trial)[0]
+    assert (final.directory.model / "headhunt.json").read_text() == source.name
+    best = max(score for each in scores.by_trial.values() for score in each)
+    assert scores.mean(trial) == best
+
+
+def test_model_of_an_earlier_session_is_not_the_best_of_the_search(search):
+    """Issue: a verdict tested the plain head, delivered before, as the solved head."""
+    final = search()
+    save_best(final, 2)
+    final.study.ledger.append(SearchEnded("time"))
+    final.directory.model.mkdir()
+    (final.directory.model / "headhunt.json").write_text("delivered before")
+    assert best_model(final) == final.directory.trial_model(2, 0)
+    train_last(final, 0, 9)
+    train_last(final, 1, 5)
+    contest, _ = score_last_training(final, contest_of(final))
+    assert contest.models_of(contest.winner) == [final.directory.trial_model(2, 0)]
+
+
+@pytest.mark.parametrize("saved", [0, 2])
+def test_plain_head_alone_is_delivered_as_it_was_trained_last(search, saved):
+    """Issue: without another candidate, the plain head's model of the search was delivered."""
+    final = search()
+    save_best(final, saved)
+    save_model(final, final.directory.final_model(0, 0).name)
+    contest = Contest(None, final.state.plain, {0: final.directory.final_models(0)})
+    assert _deliver(final, contest, None, FinalistScores({}))[0] == "plain"
+
+
+def test_decisions_are_fitted_on_predictions_of_the_delivered_model(search):
+    final = search()
+    targets = final.validation_targets[:10]
+    wrong = np.eye(2, dtype=np.float32)[1 - targets]
+    write_arrays(final.directory.predictions(1, 0), rows=np.arange(10), outputs=wrong)
+    train_last(final, 1, 10)
+    tuned, last = final.state.trials[1], final.directory.final_model(1, 0)
+    assert (final.held_out(tuned)[0].argmax(1) == targets).all() and (final.held_out(tuned, last)[0] != wrong).any()
+    assert (final.held_out(tuned, final.directory.trial_model(1, 0))[0] == wrong).all()
+    (last / "headhunt.json").unlink()  # its worker was killed before the model was saved
+    assert (final.held_out(tuned)[0] == wrong).all()
+
+
+# --- how long they are
+
+
+def test_last_training_fits_with_preparing_and_evaluating_its_model(search):
+    final = search()
+    rows, spec = final.last_training([final.state.trials[1]], 100.0)[1]
+    assert (rows, final.set_aside) == (4000, 1000)  # the rest evaluates the model
+    seconds = rows * spec.recipe.epochs / 50.0 + final.finishing_seconds
+    assert seconds == pytest.approx(100.0, abs=1.0) and final.finishing_seconds == 4.0
+    standardised = replace(TUNED, recipe=replace(TUNED.recipe, standardize=True))
+    tuned = replace(final.state.trials[1], spec_data=standardised.to_dict())
+    rows, spec = final.last_training([tuned], 100.0)[1]
+    assert rows * spec.recipe.epochs / 50.0 == pytest.approx(100.0 - 4.0 - 10.0, abs=1.0)
+
+
+def test_last_training_ends_before_its_model_is_evaluated(search):
+    final = search()
+    fit_all_rows(final, final.state.trials[:2], None, [])
+    requests = final.executor.requests
+    assert [request.trial for request in requests] == [0, 1]
+    assert all(request.validation_predictions is not None for request in requests)
+    left = requests[0].deadline - final.budget.now()
+    assert requests[0].rows * requests[0].spec.recipe.epochs / 50.0 < left < final.budget.left() - 4.0
+
+
+def test_worker_may_take_as_long_as_the_last_training_needs(search):
+    """Issue: without a deadline, training on all rows was stopped after ten times the seconds of a sample."""
+    final = search(seconds=None, total=300.0)
+    fit_all_rows(final, final.state.trials[:2], 1, [])
+    for request in final.executor.requests:
+        examples = request.rows * request.spec.recipe.epochs
+        assert examples == 12_000 and request.worker_timeout > 2 * examples / 50.0
+
+
+@pytest.mark.parametrize(("seconds", "trained"), [(10.0, []), (120.0, [0, 1])])
+def test_last_training_with_fewer_examples_than_the_search_is_left_out(search, seconds, trained):
+    """Issue: after a resume with little time, a model of a few rows replaced a better one."""
+    final = search(replace(GROWS, compared_rows=4000), seconds)
+    assert not final.grows
+    fit_all_rows(final, final.state.trials[:2], None, [])
+    assert [request.trial for request in final.executor.requests] == trained
+
+
+@pytest.mark.parametrize(("fraction", "trained"), [(0.9, [1]), (1.1, [0, 1])])
+def test_resumed_search_trains_both_again_if_there_is_time(search, fraction, trained):
+    """Issue: a new winner was compared with a plain head of an earlier session, trained on fewer rows."""
+    final = search(seconds=fraction * AGAIN_FRACTION * 300.0)
+    train_last(final, 0, 9)
+    fit_all_rows(final, final.state.trials[:2], None, [])
+    assert [request.trial for request in final.executor.requests] == trained
+
+
+def test_verdict_keeps_the_models_of_the_search(search):
+    final = search(seconds=None)
+    train_last(final, 0, 9)
+    train_last(final, 1, 9)
+    fit_all_rows(final, final.state.trials[:2], 1, [])
+    assert not final.executor.requests and len(final.directory.final_models(0)) == 1
+
+
+@pytest.mark.parametrize(("last", "sentence"), [(0.95, "Done."), (None, "Done. TF-IDF with")])
+def test_tfidf_is_compared_with_the_last_training(search, last, sentence):
+    """Issue: TF-IDF learns from all rows, and was compared with candidates that learned from a sample."""
+    final = search()
+    targets = final.validation_targets
+    right = np.where(np.arange(len(targets)) % 10 > 0, targets, 1 - targets)  # 0.9, where candidates have up to 0.8
+    path = final.directory.reference_predictions(TFIDF)
+    write_arrays(path, rows=np.arange(len(targets)), outputs=np.eye(2, dtype=np.float32)[right])
+    assert math.isclose(np.mean(right == targets), 0.9, abs_tol=0.02)
+    verdict = _with_reference(final, Verdict("winner", "gain", "Done."), [last, None])
+    assert verdict.sentence.startswith(sentence) and verdict.sentence.count("TF-IDF") == (last is None)
