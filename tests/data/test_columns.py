@@ -99,3 +99,10 @@ def test_find_columns_refuses_missing_second_text(tmp_path):
         load_texts(path, pair=True, text="text")
     with pytest.raises(DataError, match=r"2 rows without exactly one tab \(rows 1, 3\)"):
         load_texts(write(tmp_path / "pairs.txt", "one text\na\tb\nc\td\te\n"), pair=True)
+
+
+def test_test_rows_must_have_the_columns_of_the_training_rows():
+    """Issue: the advice was to set text=, which is the name in both files."""
+    rows = {"text": [f"text number {i}" for i in range(20)], "label": ["a", "b"] * 10}
+    with pytest.raises(DataError, match="Name its columns as those of the training rows; found 'body', 'label'"):
+        Task.load(rows, test={"body": ["some text", "another"], "label": ["a", "b"]})

@@ -78,3 +78,12 @@ def test_encode_targets_lists_unknown_labels_with_rows(tmp_path):
     path = write(tmp_path / "new.csv", as_csv([*GOOD, ("a text", "awful"), ("another", "fine")]))
     with pytest.raises(DataError, match=r"not among those of the model: 'awful', 'fine'.*rows 13, 14"):
         load_labelled(path, problem_type="single_label_classification", labels=("bad", "good"), pair=False)
+
+
+@pytest.mark.parametrize(
+    ("labels", "warned"), [(["a|b", "b", "a"], True), (["a; b", "b", "a"], True), (["x|y", "b", "a"], False)]
+)
+def test_labels_that_look_like_several_are_mentioned(labels, warned):
+    task = Task.load({"text": TEXTS, "label": [labels[i % 3] for i in range(len(TEXTS))]})
+    assert task.problem_type == "single_label_classification"
+    assert any("is read as one class" in warning for warning in task.warnings) == warned

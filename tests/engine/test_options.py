@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import sentences
 from multitask import make_tasks
+from searches import make_task
 
+import headhunt
 from headhunt.data import Task
 from headhunt.engine.options import (
     MEGABYTES,
     MILLISECONDS,
     check_choices,
     check_deliver,
+    check_device,
     check_new_directory,
     check_target,
     load_task,
@@ -130,3 +133,16 @@ def test_rows_that_a_search_cannot_use_are_not_read():
     assert rows_within(5.0, None, "cpu", None) == 50_000
     assert rows_within(60.0, None, "cpu", "auto") == rows_within(60.0, None, "cuda", None) == 600_000
     assert rows_within(60.0, 500_000, "cpu", "local") == 1_000_000, "rows that were asked for are read"
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("gpu", "must be cuda, mps or cpu; found 'gpu'"), ("mps", "mps is not on this machine")]
+)
+def test_device_that_is_not_there_is_refused_before_any_work(tmp_path, device, message):
+    """Issue: the workers waited for it for ever, and a run directory was left."""
+    with pytest.raises(HeadhuntError, match=message):
+        headhunt.search(make_task(), device=device, out=tmp_path / "run", time=5, view=False)
+    assert not (tmp_path / "run").exists()
+    check_device("cuda", ray="auto")  # a cluster may have what this machine lacks
+    with pytest.raises(HeadhuntError, match="found 'gpu'"):
+        check_device("gpu", ray="auto")

@@ -206,7 +206,7 @@ def test_first_model_respects_the_size_limit(runner, encoders, tmp_path):
     limited = make_runner(tmp_path, max_size=0.001)
     spec, out = candidate(encoders(), epochs=1, freeze="all"), tmp_path / "first"
     outcome = limited.run(FitAllRows(trial=-1, spec=spec, seed=5, out=out, keep_unfinished=True))
-    assert outcome.outcome == "limit" and "MB of weights; 0.001 are allowed" in outcome.extra["message"]
+    assert outcome.outcome == "limit" and "MB of weights; 0.001 MB are allowed" in outcome.extra["message"]
     assert not out.exists()
 
 

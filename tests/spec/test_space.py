@@ -81,7 +81,7 @@ def test_space_load_reads_toml(tmp_path):
         ("[recipe]\nlearning_rate = { log = [1e-5, inf] }", "must be a range of finite numbers"),
         (f"[head]\nmlp = {{ layers = {{ int = [1, 1{400 * '0'}] }} }}", "mlp.layers must be a whole number; found 10"),
         ("[recipe]\nepochs = { int = [1.5, 3] }", "epochs must be a range of whole numbers; found 1.5 to 3"),
-        ("[recipe.learning_rate]\nlow = 3", "must be one value, not a table"),
+        ("[recipe.learning_rate]\nlow = 3", "must be a value, a list of values, or .*; found a table with low"),
         ("[head", "TOML"),
         ("schema = 7", "schema 1"),
         ("[recipe]\nrate = { log = [1e-5, 1e-3] }", r"recipe\.rate was renamed to learning_rate\."),
@@ -93,6 +93,12 @@ def test_space_load_refuses_invalid_files(tmp_path, text, fragment):
     path.write_text(text)
     with pytest.raises(SpecError, match=fragment):
         Space.load(path)
+
+
+@pytest.mark.parametrize("name", ["mine.toml", "spaces/mine"])
+def test_space_file_that_is_not_there_is_named(name):
+    with pytest.raises(SpecError, match=f"The file of a space must exist; '{name}' does not"):
+        Space.load(name)
 
 
 def test_space_sample_suggests_every_leaf():

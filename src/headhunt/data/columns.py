@@ -107,12 +107,13 @@ def find_columns(
 
 
 def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
-    """Check that a split has the given columns."""
+    """Check that a split has the columns of the training rows."""
     before = len(problems.lines)
     finder = _Finder(rows, problems)
-    for role, name in (("text", columns.text), ("text_b", columns.text_b), ("label", columns.label)):
-        if name is not None:
-            finder.check_given(role, name)
+    for name in (columns.text, columns.text_b, columns.label):
+        if name is not None and name not in finder.names:
+            remedy = f"Name its columns as those of the training rows; found {quote_some(rows.table.column_names)}"
+            problems.add(rows.where, f"there is no column {quote(name)} with values", remedy)
     return len(problems.lines) == before
 
 

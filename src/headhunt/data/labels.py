@@ -174,6 +174,7 @@ def infer_problem_type(column: LabelColumn, name: str, warnings: list[str]) -> P
     if column.owners is not None:
         return "multi_label_classification"
     if not column.numeric:
+        _warn_of_separators(column.distinct.to_pylist(), warnings)
         return "single_label_classification"
     values = column.distinct.to_numpy(zero_copy_only=False)
     if pa.types.is_floating(column.distinct.type):
@@ -191,6 +192,20 @@ def infer_problem_type(column: LabelColumn, name: str, warnings: list[str]) -> P
         )
         return "regression"
     return "single_label_classification"
+
+
+def _warn_of_separators(labels: list[Any], warnings: list[str]) -> None:
+    """Add a warning if a label looks like several others in one cell."""
+    known = set(labels)
+    for mark in _SEPARATORS:
+        for label in (label for label in labels if isinstance(label, str) and mark in label):
+            parts = [part.strip() for part in label.split(mark)]
+            if known.intersection(parts):
+                warnings.append(
+                    f"a label such as {quote(label)} is read as one class; for several labels per row set "
+                    'problem_type="multi_label_classification"'
+                )
+                return
 
 
 def check_labels(column: LabelColumn, name: str, problem_type: ProblemType, problems: Problems) -> None:

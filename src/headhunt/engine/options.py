@@ -191,6 +191,19 @@ def check_new_directory(path: Path) -> None:
         raise HeadhuntError(f"out= must be a new or empty directory; {obstacle}. Use another.")
 
 
+def check_device(device: str | None, ray: str | None = None) -> None:
+    """Refuse a device that is not known or, unless a cluster computes, not there.
+
+    Raises:
+        HeadhuntError: If the device cannot be used.
+    """
+    if device is None or device == "cpu" or (ray is not None and device.split(":")[0] in ("cuda", "mps")):
+        return
+    from headhunt.training.device import pick_device  # torch takes a while to load
+
+    pick_device(device)
+
+
 def new_run_directory(name: str) -> Path:
     """Create a directory in `runs/` that did not exist, and return it. Two searches never get the same."""
     safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "search"

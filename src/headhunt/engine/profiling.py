@@ -66,9 +66,9 @@ class CostCheck:
             self._measured[key] = {"latency_ms": timing.p50_ms, "megabytes": _megabytes(_parameters(predictor))}
         cost = self._measured[key]
         if self._max_latency is not None and cost["latency_ms"] > self._max_latency:
-            raise OverLimitError(f"takes {cost['latency_ms']:.1f} ms for a text; {self._max_latency:g} are allowed")
+            raise OverLimitError(f"takes {cost['latency_ms']:.1f} ms for a text; {self._max_latency:g} ms are allowed")
         if self._max_size is not None and cost["megabytes"] > self._max_size:
-            raise OverLimitError(f"has {cost['megabytes']:.1f} MB of weights; {self._max_size:g} are allowed")
+            raise OverLimitError(f"has {cost['megabytes']:.1f} MB of weights; {self._max_size:g} MB are allowed")
         return cost
 
 

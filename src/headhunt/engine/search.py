@@ -17,6 +17,7 @@ from headhunt.engine.options import (
     check_choices,
     check_decisions,
     check_deliver,
+    check_device,
     check_pretraining,
     check_target,
     choose_metric,
@@ -213,6 +214,7 @@ def search(
     Limits(seconds, trials, target)  # refuses invalid limits before any work is done
     budget = TimeBudget(seconds, started=started)
     check_choices(strategy, precision, workers)
+    check_device(device, ray)
     preload_workers(workers, device, ray)
     task = load_task(data, seed, options, max_rows=rows_within(seconds, options.get("limit"), device, ray))
     metric = choose_metric(task, metric)
@@ -310,6 +312,7 @@ def resume(
     if workers is not None:
         settings = replace(settings, workers=workers)
     budget = TimeBudget(seconds, total=total)
+    check_device(settings.device, ray)
     preload_workers(settings.workers, settings.device, ray)
     SearchDriver(directory.path, settings, Resources(ray, trust_remote_code), budget, view).run()
     return Search(folder)

@@ -130,7 +130,7 @@ def refuse_if_nothing_trained(state: State) -> None:
     results = [result for trial in state.trials for result in trial.results.values()]
     for outcome, sentence in (
         ("error", "No candidate could be trained. The first one failed with: {message}"),
-        ("limit", "No candidate is within max_latency= and max_size=. The first one {message}."),
+        ("limit", "No candidate is within the limits: the first one {message}. Allow more, or use a smaller encoder."),
         ("memory", "Every candidate ran out of memory. Use fewer workers or a smaller encoder."),
         ("lost", "The worker of every candidate died. Use fewer workers or a smaller encoder."),
         ("collapsed", "No candidate learned anything. The first one failed because {message}."),

@@ -86,6 +86,11 @@ def loading_errors(encoder: str) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error):
             raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code=True to run it.") from None
+        if encoder.startswith((".", "/", "~")) and not Path(encoder).exists():
+            raise ModelError(
+                f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
+                f"the folder {encoder!r} does not exist. Check the path."
+            ) from None
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "

@@ -260,7 +260,7 @@ class _Card:
         source = (
             "The head is the one of transformers: the folder contains no code."
             if native
-            else f"The folder contains the code of the head, {'five' if self.members else 'four'} short files: "
+            else f"The folder contains the code of the head, {'six' if self.members else 'five'} short files: "
             "read them before you trust them."
         )
         return [

@@ -37,7 +37,7 @@ def usage(folder: str, tasks: Sequence[Task]) -> list[str]:
     texts = '"one text", "another"' if first["pair"] else '"a text"'
     return [
         f"With transformers alone; {code(folder)} is this folder, or its name on the Hub. The folder contains the code "
-        "of the model, five short files: read them before you trust them.",
+        "of the model, six short files: read them before you trust them.",
         code_block(
             "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n"
             f"model = AutoModelForSequenceClassification.from_pretrained({where}, trust_remote_code=True)\n"

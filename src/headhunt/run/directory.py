@@ -440,10 +440,11 @@ def check_weight_files(folder: Path) -> None:
 def not_a_model(folder: Path) -> ModelError:
     """Return the error for a directory that is given as a saved model and is not one, with what to give instead."""
     if not folder.exists():
-        return ModelError(f"{folder} must be a saved model; it does not exist. Check the path.")
-    directory = RunDirectory(folder)
-    if directory.exists():
-        models = [path for path in (directory.model, directory.path / "best") if is_model(path)]
+        best = folder.with_name("best")
+        hint = f"Use {best}." if folder.name == "model" and is_model(best) else "Check the path."
+        return ModelError(f"{folder} must be a saved model; it does not exist. {hint}")
+    if RunDirectory(folder).exists():
+        models = [path for path in (folder / "model", folder / "best") if is_model(path)]
         hint = f"Use {models[0]}." if models else "It has no model yet; resume the search."
         return ModelError(f"{folder} is the run directory of a search, not a model. {hint}")
     return ModelError(f"{folder} must be a saved model; it has no {MODEL_INFO}.")

@@ -58,7 +58,8 @@ def read_state(directory: RunDirectory) -> State:
         RunError: If the directory has no ledger, or the ledger is damaged.
     """
     if not directory.ledger.is_file():
-        raise RunError(f"{directory.path} is not the run directory of a search: it has no ledger. Check the path.")
+        state = "it has no ledger.jsonl" if directory.path.exists() else "it does not exist"
+        raise RunError(f"{directory.path} is not the run directory of a search: {state}. Check the path.")
     return read_ledger(directory.ledger)[0]
 
 

@@ -143,6 +143,10 @@ class Space:
             return NAMED[str(name)](layers)
         path = Path(name)
         if not path.is_file():
+            if path.suffix or len(path.parts) > 1:
+                raise SpecError(
+                    f"The file of a space must exist; {str(name)!r} does not. Built in: {', '.join(NAMED)}."
+                )
             near = difflib.get_close_matches(str(name), NAMED, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SpecError(f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
@@ -347,7 +351,10 @@ def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
         nested = _dataclass_in(get_type_hints(part_type)[key])
         if isinstance(inner, dict):
             if nested is None:
-                raise SpecError(f"{path}{key} must be one value, not a table.")
+                raise SpecError(
+                    f"{path}{key} must be a value, a list of values, or {{ int = […] }}, {{ float = […] }} or "
+                    f"{{ log = […] }}; found a table with {', '.join(map(str, inner)) or 'nothing'}."
+                )
             _check(inner, nested, f"{path}{key}.")
         elif isinstance(inner, Choice) and not inner.options:
             raise SpecError(f"{path}{key} must list at least one value.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,12 +19,14 @@ def pick_device(name: str | None = None) -> torch.device:
         ModelError: If the named device does not exist.
     """
     if name:
+        if not re.fullmatch(r"(cuda|mps|cpu)(:\d+)?", name):
+            raise ModelError(f"device= must be cuda, mps or cpu; found {name!r}.")
         try:
-            torch.empty(0, device=name)  # a valid name may still denote a missing device
+            torch.empty(0, device=name)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"device= must be cuda, mps or cpu, and available; {name!r} is not ({reason}). Use cpu."
+                f"device= must be available; {name} is not on this machine ({reason}). Use cpu, or leave it out."
             ) from None
         return torch.device(name)
     if torch.cuda.is_available():
