@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_resume_and_status_report_a_missing_model(tmp_path, encoders, monkeypatch):
     search = run_search(tmp_path, encoders(), trials=1)
-    monkeypatch.setattr("headhunt.run.directory.RunDirectory.best_model", lambda *_: None)
+    monkeypatch.setattr("headhunt.run.directory.RunDirectory.best_model", lambda *_, **__: None)
     completed = run("resume", tmp_path / "run", "--trials", 1)
     assert completed.code == 2 and "headhunt resume" in completed.err and "--time 10m" in completed.err, completed
     printed = succeed("status", tmp_path / "run")
@@ -68,8 +68,8 @@ def test_run_commands_pass_ray_and_trust_remote_code(command, tmp_path, monkeypa
 
     monkeypatch.setattr(f"headhunt.engine.search.{command}", record)
     monkeypatch.setattr("headhunt.cli.search.search_view", lambda folder: None)
-    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
-    monkeypatch.setattr("headhunt.cli.search.print_ablation", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_, **__: None)
+    monkeypatch.setattr("headhunt.cli.search.print_ablation", lambda *_, **__: None)
     monkeypatch.setattr("headhunt.cli.search.report", lambda folder: None)
     succeed(command, tmp_path)
     succeed(command, tmp_path, "--ray", "10.0.0.1:6379", "--trust-remote-code", "--workers", 2, "--time", "5m")
@@ -111,7 +111,7 @@ def test_search_passes_every_option_to_the_library(tmp_path, monkeypatch):
     data = write_csv(tmp_path / "data.csv", "review,stars", list(zip(texts, labels, strict=True)))
     calls = []
     monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append((task, options)))
-    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_, **__: None)
     expected = {
         "out": tmp_path / "run",
         "time": "90s",
@@ -167,7 +167,7 @@ def test_search_passes_one_or_several_encoders(words, expected, tmp_path, monkey
     data = write_csv(tmp_path / "data.csv", "text,label", list(zip(texts, labels, strict=True)))
     calls = []
     monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append(options["encoder"]))
-    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_, **__: None)
     succeed("search", data, *words)
     assert calls == [expected]
 
@@ -181,7 +181,7 @@ def test_search_passes_group_and_order_to_the_task(tmp_path, monkeypatch):
     data = write_csv(tmp_path / "data.csv", "text,label,user,day", rows)
     tasks = []
     monkeypatch.setattr("headhunt.engine.search.search", lambda task, **_: tasks.append(task))
-    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_, **__: None)
     succeed("search", data, "--group", "user")
     succeed("search", data, "--order", "day")
     assert tasks[0].columns.group == "user" and tasks[1].columns.order == "day"
@@ -200,7 +200,7 @@ def test_search_without_options_uses_the_defaults_of_the_library(tmp_path, monke
     data = write_csv(tmp_path / "data.csv", "text,label", list(zip(texts, labels, strict=True)))
     calls = []
     monkeypatch.setattr("headhunt.engine.search.search", lambda task, **options: calls.append(options))
-    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_: None)
+    monkeypatch.setattr("headhunt.cli.search.end_search", lambda *_, **__: None)
     succeed("search", data)
     (options,) = calls
     assert options.pop("view") is not None and options.pop("started") < time.time()

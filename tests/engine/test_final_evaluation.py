@@ -365,7 +365,7 @@ def test_limit_on_size_holds_for_every_trial(tmp_path, encoders):
 
 def test_search_without_candidate_within_the_limits_delivers_nothing(tmp_path, encoders):
     """Issue: the first model bypassed the limits and was delivered."""
-    with pytest.raises(HeadhuntError, match="within the limits: the first one takes .* ms are allowed"):
+    with pytest.raises(HeadhuntError, match=r"within the limits: the first one takes .* ms are allowed"):
         run_search(tmp_path, encoders(), trials=4, max_latency="0.001ms")
     assert headhunt.Search(tmp_path / "run").model_dir is None
 
