@@ -40,6 +40,17 @@ def test_known_recipes_exist_for_every_space(name, rows, pair):
     assert any(spec.head.siamese for spec, _ in recipes) == (pair and name == "default")
 
 
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("epochs", [2.0, 6.0, 10.0])
+def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
+    """Issue: where there was time for fewer than ten epochs of an encoder, they were left out."""
+    candidates = Candidates(Space.load("default"), encoder="toy", pair=pair, max_epochs=epochs)
+    recipes = [spec.recipe for spec, _ in candidates.known_recipes()]
+    assert {recipe.epochs for recipe in recipes if recipe.freeze == "all"} == {10.0}
+    assert {recipe.epochs for recipe in recipes if recipe.freeze != "all"} == {epochs}
+    assert recipes[0].head_init == ("random" if epochs == 10.0 else "solved")  # fewer epochs need a better start
+
+
 @pytest.mark.parametrize("length", [64, 256])
 def test_max_length_applies_to_every_candidate(length):
     candidates = Candidates(Space.load("default"), encoder="toy", max_length=length)
@@ -50,7 +61,7 @@ def test_max_length_applies_to_every_candidate(length):
     assert all(candidates.spec(params) == spec.canonical() for spec, params in recipes)
 
 
-@pytest.mark.parametrize(("space_length", "plain_length"), [(32, 32), (Choice((32, 48)), 48)])
+@pytest.mark.parametrize(("space_length", "plain_length"), [(32, 32), (Choice((32, 48)), 48), (Choice((48, 32)), 48)])
 def test_max_length_of_the_space_has_precedence(space_length, plain_length):
     space = Space("own", {"recipe": {"max_length": space_length, "learning_rate": Log(1e-5, 1e-4)}})
     candidates = Candidates(space, encoder="toy", max_length=64)

@@ -62,6 +62,15 @@ def test_best_results_of_the_highest_rung_are_varied():
     assert strategy.incumbents() == [drawn[3]]
 
 
+def test_failures_are_not_varied():
+    """Issue: among equal scores the lowest number came first, and failures count as the worst score."""
+    strategy = create_strategy("prior", DEFAULT)
+    drawn = [DEFAULT.draw(random.Random(number)) for number in range(4)]
+    for number, params in enumerate(drawn):
+        strategy.tell(number, params, 0, None if number < 3 else 0.5)
+    assert strategy.incumbents() == [drawn[3]]
+
+
 def test_variation_keeps_most_parameters_and_stays_near():
     strategy = create_strategy("prior", DEFAULT, change=1.0, deviation=0.01)
     varied = [strategy.vary(RECIPES[0], random.Random(seed))["recipe.learning_rate"] for seed in range(20)]

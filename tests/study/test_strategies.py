@@ -49,7 +49,7 @@ def test_strategy_proposes_valid_candidates_that_depend_on_the_seed(name, space)
 
 @EVERY
 def test_strategy_improves_on_its_first_proposals(tmp_path, name):
-    trials = {"gp": 25, "bohb": 100}.get(name, 60)
+    trials = {"gp": 25, "bohb": 100, "prior": 100}.get(name, 60)
     study = run_study(tmp_path, strategy=name, limits=Limits(trials=trials), known=False, seed=1)
     scores = [true_score(trial.spec) for trial in study.state.trials[1:]]
     if name in ("random", "grid"):
@@ -99,6 +99,29 @@ def test_grid_visits_every_point_once_and_ends(tmp_path):
     space = Space("small", {"head": {"pooling": Choice(("cls", "mean")), "dropout": Choice((0.0, 0.1, 0.2))}})
     study = run_study(tmp_path, space=space, strategy="grid", limits=Limits())
     assert study.state.ended == "exhausted" and len(study.state.trials) == 2 * 3 + 1
+
+
+def test_grid_visits_every_point_beside_the_plain_head_and_known_recipes(tmp_path):
+    """Issue: a point that another part of the search had tried moved the grid past all points before it."""
+    rates = Choice((1e-4, 3e-4, 1e-3))
+    space = Space("small", {"head": {"pooling": Choice(("cls", "mean", "max"))}, "recipe": {"learning_rate": rates}})
+    for seed in range(4):
+        study = run_study(tmp_path / str(seed), space=space, strategy="grid", limits=Limits(), seed=seed)
+        tried = {(trial.params["head.pooling"], trial.params["recipe.learning_rate"]) for trial in study.state.trials}
+        assert len(tried) == 9 and study.state.ended == "exhausted"
+
+
+@pytest.mark.parametrize(("name", "options"), [("prior", {}), ("bohb", {"min_points": 4})])
+def test_random_proposals_do_not_depend_on_being_random(name, options):
+    """Issue: the number that decided for a random proposal was also its first parameter."""
+    candidates = Candidates(Space.load("default"), encoder="toy")
+    strategy = create_strategy(name, candidates, **options)
+    for number in range(20):
+        strategy.tell(number, candidates.draw(random.Random(number)), 0, number / 100)
+    first = next(iter(candidates.leaves))
+    proposals = [strategy.ask(number) for number in range(100, 300)]
+    drawn = {proposal.params[first] for proposal in proposals if proposal.origin == "random"}
+    assert drawn == set(candidates.leaves[first].options)
 
 
 def run_python(code: str) -> int:

@@ -17,6 +17,7 @@ from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.executors import InlineExecutor
+from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial, FitAllRows
 
 FOLDS = Plan(
@@ -311,3 +312,12 @@ def test_study_on_rows_trains_each_rung_on_more_rows(tmp_path):
     trained = {(r.rung, r.rows) for r in requests if r.spec.recipe.solver != "ridge"}
     assert trained == {(0, 1000), (1, 3000)}
     assert all(request.resume_from is None for request in requests)
+
+
+@pytest.mark.parametrize("ladder", [None, Ladder((1.0,))])
+def test_solved_head_does_not_set_the_timeout_of_workers(tmp_path, ladder):
+    """Issue: ten times its seconds, or two minutes, were too short for training runs."""
+    requests: list[EvaluateTrial] = []
+    run(tmp_path, requests, plan=ROWS, ladder=ladder)
+    first = next(request for request in requests if request.spec.recipe.solver == "adamw")
+    assert first.worker_timeout is None and any(request.worker_timeout for request in requests)

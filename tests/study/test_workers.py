@@ -149,6 +149,14 @@ def test_wait_kills_a_worker_only_after_its_timeout(fake_ray):
     assert fake_ray.killed == [hanging] and len(fake_ray.actors) == 2
 
 
+def test_wait_keeps_what_a_worker_has_sent_while_the_driver_was_suspended(fake_ray):
+    executor = start_requests(fake_ray, request(1, "hang", worker_timeout=10.0))
+    fake_ray.finish("run 1", Outcome("ok"))
+    fake_ray.clock.now += 100.0
+    ((submitted, outcome),) = executor.wait(0.5)
+    assert (submitted.trial, outcome.outcome) == (1, "ok") and not fake_ray.killed
+
+
 def test_wait_never_kills_a_worker_without_timeout(fake_ray):
     executor = start_requests(fake_ray, request(1, "hang"))
     assert executor.wait(1e6) == [] and executor.wait(1e6) == [] and not fake_ray.killed

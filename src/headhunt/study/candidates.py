@@ -76,8 +76,9 @@ class Candidates:
         if space_length is None:
             self._plain_max_length = max_length
         else:
+            options = space_length.options if isinstance(space_length, Choice) else ()
             longest = value_at(space_length, 1 - 1e-9) if isinstance(space_length, Leaf) else space_length
-            self._plain_max_length = int(longest)
+            self._plain_max_length = int(max(options, default=longest))
         every_leaf = dict(space.leaves())
         unused = inactive_leaves(pair=pair, problem_type=problem_type)
         # A leaf without effect would only be noise in a model of the other leaves.
@@ -184,13 +185,14 @@ class Candidates:
         """
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
-        # The space sets the number of epochs of its candidates.
-        epochs = self.spec({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
+        # The space sets the number of epochs of its candidates, and the time how many of them an encoder is trained.
+        epochs = self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
         base = replace(base, recipe=replace(base.recipe, epochs=epochs))
+        few = self._fitted(base).recipe.epochs <= FEW_EPOCHS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
-            recipes = _known_recipes(base, self._numeric_freezes(), self.pair)
+            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few)
         recipes = _alternate(recipes, (_adapt(spec, base) for spec in self.learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
@@ -226,7 +228,7 @@ def _alternate(recipes: Iterator[Spec], learned: Iterator[Spec]) -> Iterator[Spe
     yield from learned
 
 
-def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]:
+def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool) -> Iterator[Spec]:
     """Yield candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
 
     A head that starts from its solution needs fewer epochs: it is tried first where there is time for few.
@@ -245,7 +247,7 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool) -> Iterator[Spec]
     half_frozen = replace(fewest_frozen, freeze=half_the_layers)
     all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     pooled = Head(pooling="mean", siamese="combined" if pair else None)
-    for recipe in (from_solution, tuned) if base.recipe.epochs <= FEW_EPOCHS else (tuned, from_solution):
+    for recipe in (from_solution, tuned) if few_epochs else (tuned, from_solution):
         yield replace(base, head=pooled, recipe=recipe)
     if not pair:  # left out by spaces without windows
         yield replace(base, head=Head(pooling="mean", windows="mean", mlp=Mlp(width=256)), recipe=all_frozen)

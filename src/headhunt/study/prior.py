@@ -20,7 +20,7 @@ class Prior(Bohb):
     As in PriorBand, the weight of the known recipes decreases and that of the incumbents increases with the number of
     results. Incumbents are the best results of the highest rung that has some. When there are enough results for
     BOHB's model, it proposes half of what the incumbents would have proposed. A known recipe or an incumbent is varied
-    by changing some of the parameters that have an effect: to a value nearby if it is numeric, else to another option.
+    by changing some of the parameters that have an effect: to a value nearby if it is numeric, else to a new draw.
     It differs from PriorBand in two points: there are several known recipes in place of one default, and the weights
     follow the number of results, not the likelihood of the best ones.
 
@@ -53,7 +53,7 @@ class Prior(Bohb):
         rng = self.rng(number, attempt)
         recipes, incumbents = self._known_recipes(), self.incumbents()
         if rng.random() < self.random_fraction or not (recipes or incumbents):
-            return self.draw(number, attempt)
+            return Proposal(self.candidates.draw(rng), "random")
         if recipes and rng.random() < self.prior_weight():
             return Proposal(self.vary(rng.choice(recipes), rng), "prior")
         rung = self.modelled_rung()
@@ -71,8 +71,10 @@ class Prior(Bohb):
         rung = self._incumbent_rung()
         if rung is None:
             return []
-        ranked = sorted(self.results[rung].selected(), key=lambda item: (-item[1], item[0].number))
-        return [result.params for result, _ in ranked[: min(MAX_INCUMBENTS, len(ranked) // 3)]]
+        selected = self.results[rung].selected()
+        ranked = sorted(selected, key=lambda item: (-item[1], item[0].number))
+        best = [result.params for result, _ in ranked if result.score is not None]
+        return best[: min(MAX_INCUMBENTS, len(selected) // 3)]
 
     def vary(self, params: Params, rng: random.Random) -> Params:
         """Return the parameters with some of those changed that have an effect, and new values of the others."""

@@ -6,6 +6,7 @@ Only a class name, its settings and typed requests are sent to a worker.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ class RayExecutor(WorkerPool):
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         workers = workers or gpus or max(1, int(resources.get("CPU", 1)))
-        gpus_per_worker = min(1.0, gpus / workers) if gpus else 0
+        gpus_per_worker = 1 / math.ceil(workers / gpus) if gpus else 0  # a worker cannot have parts of two
         # Two threads: one runs the request, the other receives the call to stop.
         options = {"num_cpus": 1, "num_gpus": gpus_per_worker, "max_concurrency": 2, "max_restarts": 0}
         self._create_actor = ray.remote(**options)(Worker).remote

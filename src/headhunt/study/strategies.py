@@ -21,7 +21,6 @@ from headhunt.study.candidates import Candidates, Params, count_values, position
 
 MUTATION_SCALE = 0.2  # standard deviation of a mutation, relative to the range of a parameter
 MAX_ADVANTAGE = 3.0  # standard deviations, so that one outlier does not decide the policy
-MAX_SKIPPED_GRID_POINTS = 1000  # points to check for the position of a resumed search
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class RungModel(Strategy):
         rung = self.modelled_rung()
         rng = self.rng(number, attempt)
         if rung is None or rng.random() < self.random_fraction:
-            return self.draw(number, attempt)
+            return Proposal(self.candidates.draw(rng), "random")  # a new generator would repeat the number above
         return Proposal(self.propose(rung, number, rng), "model")
 
     def propose(self, rung: int, number: int, rng: random.Random) -> Params:
@@ -199,25 +198,21 @@ class Grid(Strategy):
         self._first = rng.randrange(self.size)
         self._stride = next(step for step in iter(lambda: rng.randrange(self.size) | 1, None) if self._is_coprime(step))
         self._cursor = 0
-        self._last_proposed: Params | None = None
+        self._started: set[str] = set()
 
     def ask(self, number: int, attempt: int = 0) -> Proposal | None:
-        """Propose the next point; None after the last one."""
-        if self._cursor >= self.size:
-            return None
-        self._last_proposed = self._point(self._cursor)
-        self._cursor += 1
-        return Proposal(self._last_proposed, "model")
+        """Propose the next point that no trial has; None after the last one."""
+        while self._cursor < self.size:
+            point = self._point(self._cursor)
+            self._cursor += 1
+            if _key(point) not in self._started:
+                return Proposal(point, "model")
+        return None
 
     def started(self, number: int, params: Params) -> None:
-        """Restore the position in the grid after a restart: all points up to this one have been proposed."""
+        """Remember a point, also one that another part of the search has proposed; after a restart, all of them."""
         super().started(number, params)
-        if params == self._last_proposed:
-            return
-        for cursor in range(self._cursor, min(self.size, self._cursor + MAX_SKIPPED_GRID_POINTS)):
-            if self._point(cursor) == params:
-                self._cursor = cursor + 1
-                return
+        self._started.add(_key(params))
 
     def _is_coprime(self, step: int) -> bool:
         return math.gcd(step, self.size) == 1
@@ -229,6 +224,10 @@ class Grid(Strategy):
             index, bin_index = divmod(index, self._bins[path])
             params[path] = value_at(leaf, (bin_index + 0.5) / self._bins[path])
         return params
+
+
+def _key(params: Params) -> str:
+    return repr(sorted(params.items()))
 
 
 class Evolution(Strategy):

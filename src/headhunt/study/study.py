@@ -238,8 +238,8 @@ class Study:
         trial = self.state.trials[number]
         score = trial.results[rung].score
         fraction = self._rung_fraction(trial, rung)
-        if score is not None and (trial.bracket < self.ladder.top or not self.ladder.top):
-            # Trials that begin at the top of several rungs are the cheap ones, and say nothing about the others.
+        if score is not None and not (trial.is_solved or self.candidates.trains_head_only(trial.spec)):
+            # Cheap trials say nothing about how long a worker may take for the others.
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
         if trial.origin == SOLVED:
             self._baselines.choose_encoder()

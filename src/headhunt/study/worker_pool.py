@@ -81,6 +81,10 @@ class _Job:
     request: Request
     started: float
 
+    def overdue(self, now: float) -> bool:
+        """Return whether the worker has taken longer than it may."""
+        return self.request.worker_timeout is not None and now - self.started > self.request.worker_timeout
+
 
 class WorkerPool(ABC):
     """An executor that runs requests on workers. Subclasses create workers and communicate with them.
@@ -186,7 +190,7 @@ class WorkerPool(ABC):
         except WorkerDiedError as error:
             # A worker killed during its start tells nothing about the next one. A failed creation does.
             self._failed_starts += error.in_creation
-            if self._failed_starts >= MAX_FAILED_STARTS and not (self._idle or self._jobs):
+            if self._failed_starts >= MAX_FAILED_STARTS and not (self._idle or self._jobs or self._starting):
                 raise HeadhuntError(f"Workers fail before they are ready: {error}") from None
             if self._failed_starts < MAX_FAILED_STARTS:
                 self._replace(worker)
@@ -208,8 +212,13 @@ class WorkerPool(ABC):
 
     def _kill_overdue(self) -> list[tuple[Request, Outcome]]:
         now, overdue = time.monotonic(), []
-        for worker, job in list(self._jobs.items()):
-            if job.request.worker_timeout is not None and now - job.started > job.request.worker_timeout:
+        late = [worker for worker, job in self._jobs.items() if job.overdue(now)]
+        done = set(self._poll(late, 0.0)) if late else set()  # it may have responded while this process was suspended
+        for worker in late:
+            job = self._jobs[worker]
+            if worker in done:
+                overdue.append(self._finish_job(worker))
+            else:
                 del self._jobs[worker]
                 self._replace(worker)
                 message = f"The worker did not respond for {now - job.started:.0f} s and was killed."
