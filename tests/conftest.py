@@ -57,6 +57,7 @@ def make_encoder(family: str, folder: Path) -> str:
     shape = dict(TINY)
     settings_of_family = {
         "roberta": {"max_position_embeddings": 66},
+        "mpnet": {"max_position_embeddings": 66},
         "albert": {"embedding_size": 8},
         "electra": {"embedding_size": 8},
         "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},

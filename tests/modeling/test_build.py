@@ -14,7 +14,7 @@ from headhunt.data import Task
 from headhunt.engine.assembly import prepare
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.build import freezable_layers, load_config
+from headhunt.modeling.build import build, freezable_layers, load_config
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Space, Spec
 
@@ -103,3 +103,19 @@ def test_default_space_offers_albert_only_freezes_that_work(encoders):
     assert options == ("none", "embeddings", "all")
     for freeze in options:
         prepare(task, task.splits["train"], Spec(encoder=encoders("albert"), recipe=Recipe(freeze=freeze)))
+
+
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c")])
+def test_plain_head_is_new_if_the_encoder_comes_with_a_classifier(encoders, tmp_path, labels):
+    """Issue: with another number of labels the encoder was refused, and with the same its classifier was kept."""
+    options = {"problem_type": "single_label_classification", "labels": labels}
+    trained = build(encoders(), Head(), problem_type="single_label_classification", labels=("x", "y"), seed=5)
+    trained.save_pretrained(tmp_path)
+    first, again, other = (build(str(tmp_path), Head(), **options, seed=seed) for seed in (1, 1, 2))
+    assert first.classifier.weight.shape[0] == len(labels)
+    assert (first.classifier.weight == again.classifier.weight).all()
+    assert (first.classifier.weight != other.classifier.weight).any()
+    if len(labels) == 2:
+        assert (first.classifier.weight != trained.classifier.weight).any()
+    for name, weight in trained.base_model.state_dict().items():
+        assert (first.base_model.state_dict()[name] == weight).all(), name

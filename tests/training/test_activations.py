@@ -128,12 +128,12 @@ def test_smart_perturbs_same_layer_with_and_without_stored_activations(family, f
         with FromCachedActivations(runner, ready, spec) as starting:
             assert (starting.layer is not None) == stored
             perturbation = training.perturbation()
-            loss = training._loss(np.arange(8), 0, perturbation)
+            loss = sum(training._losses(np.arange(8), 0, perturbation))
             loss.backward()
             perturbation.remove()
         losses.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in training.trained if p.grad is not None]))
-    plain_loss = training._loss(np.arange(8), 0, None).item()
+    plain_loss = training._losses(np.arange(8), 0, None)[0].item()
     assert losses[0] > 1.1 * plain_loss
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()
@@ -322,3 +322,39 @@ def test_attach_does_nothing_if_outputs_differ(encoders, tmp_path, monkeypatch):
     ready = open_training(runner, spec, 10)
     with FromCachedActivations(runner, ready, spec) as starting:
         assert starting.layer is None
+
+
+def test_attach_compares_a_trained_model_with_itself(encoders, tmp_path, monkeypatch):
+    """Issue: one that continued from a checkpoint differed from the pretrained encoder, and nothing was attached."""
+    import headhunt.training.attach as module
+
+    monkeypatch.setattr(module, "_equivalent", {})
+    runner = make_runner(one_text(), tmp_path, stored=True)
+    spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=1))
+    ready = open_training(runner, spec, 10)
+    with torch.no_grad():
+        for parameter in ready.training.trained:
+            parameter.add_(torch.randn_like(parameter))
+    with FromCachedActivations(runner, ready, spec) as starting:
+        assert starting.layer == 1
+
+
+def test_tables_of_relative_positions_are_frozen_with_the_layers_that_read_them(encoders, tmp_path):
+    """Issue: MPNet's table was trained, and frozen layers without stored activations computed something else."""
+    spec = Spec(
+        encoder=encoders("mpnet"), head=Head(pooling="mean"), recipe=Recipe(freeze=1, epochs=4, learning_rate=3e-3)
+    )
+    found = [evaluate(make_runner(one_text(), tmp_path / str(stored), stored), spec, tmp_path)[0] for stored in (0, 1)]
+    assert np.allclose(found[0], found[1], atol=5e-3)
+    ready = open_training(make_runner(one_text(), tmp_path / "run", stored=False), spec)
+    table = ready.training.model.base_model.encoder.relative_attention_bias
+    assert not any(parameter.requires_grad for parameter in table.parameters())
+
+
+def test_stored_embeddings_do_not_say_what_layers_return(encoders, tmp_path):
+    """Issue: after a candidate with frozen embeddings, one with frozen layers of MPNet failed."""
+    cache = make_cache(encoders("mpnet"), tmp_path)
+    assert cache.has([1]) and cache.encoder.returns_tuples
+    (cache.folder / "0" / "about.json").write_text('{"schema": 1, "returns_tuples": false}')
+    cache._layers.pop(0, None)
+    assert cache.has([0]) and cache.encoder.returns_tuples

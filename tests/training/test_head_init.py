@@ -200,3 +200,17 @@ def test_standardizer_is_the_identity_before_it_is_fitted(encoders):
     before = logits_of(training)
     Standardizer(training.model.head, training.model.device)
     assert np.array_equal(logits_of(training), before)
+
+
+@pytest.mark.parametrize("siamese", ["cosine", "dot"])
+def test_head_on_a_similarity_does_not_start_from_a_solution(encoders, siamese):
+    """Issue: a similarity is standardised with the first batch, and weights that were solved before did not fit it."""
+    head = Head(pooling="mean", siamese=siamese)
+    recipe = replace(RECIPE, head_init="solved", standardize=False)
+    spec = Spec(encoder=encoders(), head=head, recipe=recipe)
+    assert spec.canonical().recipe.head_init == "random"
+    training, _ = start(task_of(pair=True), encoders(), head, recipe)
+    before = output_of(training.model).weight.detach().clone()
+    next(iter(training.reports(4)))
+    changed = (output_of(training.model).weight - before).abs().max()
+    assert changed < 10 * recipe.learning_rate * recipe.head_lr_multiplier

@@ -153,6 +153,26 @@ def test_gradient_accumulation_gives_gradient_of_complete_batch(encoders):
         assert torch.allclose(a, b, atol=2e-6), name
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_micro_batches_give_the_gradient_of_a_weighted_batch(encoders, steps, smoothing):
+    """Issue: the mean over a micro-batch divides by its own weights, so that one of a single class had none."""
+    recipe = Recipe(epochs=1, batch_size=16, encoder_dropout=0.0, class_weights=True, label_smoothing=smoothing)
+    spec = Spec(encoder=encoders(), head=Head(dropout=0.0), recipe=recipe)
+    texts = [f"the film was {word}" for word in ("good", "bad", "great", "awful")] * 4
+    task = Task.load({"train": (texts, ["rare", *["often"] * 15]), "test": (texts[:2], ["rare", "often"])})
+    gradients = []
+    for split in (False, True):
+        training, _ = prepare(task, task.splits["train"], spec, device="cpu", precision="fp32")
+        rows = np.arange(16)
+        parts = np.array_split(rows, 4 * steps) if split else [rows]
+        for number, part in enumerate(parts):
+            share = training.objective.share(training.targets[part], training.targets[rows])
+            (training._losses(part, number, None)[0] * share).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in training.trained if p.grad is not None]))
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
+
+
 @pytest.mark.real
 def test_parameter_groups_apply_layer_decay(minilm):
     head = Head(convolutions=Convolutions(channels=8), pooling="mean")

@@ -137,6 +137,8 @@ def student_spec(teacher: Predictor, encoder: str, epochs: float) -> Spec:
     """Return the spec of a student that reads texts as its teacher does."""
     head = teacher.spec.head if teacher.spec else Head(pooling="mean")
     length, truncation, _ = teacher.takes
+    if teacher.spec and head.windows:
+        length = teacher.spec.recipe.max_length  # of a window
     recipe = replace(RECIPE, epochs=epochs, max_length=length, truncation=truncation)
     return Spec(encoder=encoder, head=head, recipe=recipe)
 

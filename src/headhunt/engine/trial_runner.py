@@ -406,6 +406,7 @@ class FromCachedActivations:
     """A context in which a training starts from cached activations, as high as its recipe allows."""
 
     def __init__(self, runner: TrialRunner, ready: Assembly, spec: Spec, stop: Stop = lambda: False) -> None:
+        spec = ready.predictor.spec or spec  # with the length that the encoder can read
         caches = runner.activation_caches(spec, ready.tokens)
         for cache in caches:
             cache.stop = stop

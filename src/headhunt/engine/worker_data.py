@@ -144,7 +144,10 @@ class WorkerData:
         tokens = self.tokens_for(spec, tokenizer)
         shared: dict[str, Any] = {}
         if spec.recipe.is_solved:
-            shared = {"features": self._features_for(spec, model, tokens), "rows": rows, "groups": self.groups[rows]}
+            # A plain head may have a random layer before its output.
+            key = (architecture_key(spec), init_seed if spec.head.plain else None)
+            features = self._features_for(key, model, tokens)
+            shared = {"features": features, "rows": rows, "groups": self.groups[rows]}
         training, predictor = assemble(
             self.task,
             spec,
@@ -170,9 +173,8 @@ class WorkerData:
         model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
         return model, tokenizer, spec
 
-    def _features_for(self, spec: Spec, model: Any, tokens: Tokens | TaskTokens) -> Features | TaskFeatures:
-        """Return the features of a head that is solved; candidates with equal heads share them."""
-        key = architecture_key(spec)
+    def _features_for(self, key: Any, model: Any, tokens: Tokens | TaskTokens) -> Features | TaskFeatures:
+        """Return the features of a head that is solved; candidates with equal keys share them."""
         if key not in self._features:
             self._features.clear()  # features of one encoder may take a gigabyte
             self._features[key] = make_features(model.to(self.device), tokens, self.settings.precision)

@@ -86,12 +86,9 @@ def loading_errors(encoder: str) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error):
             raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code=True to run it.") from None
-        if encoder.startswith((".", "/", "~")) and not Path(encoder).exists():
-            raise ModelError(
-                f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
-                f"the folder {encoder!r} does not exist. Check the path."
-            ) from None
+        absent = encoder.startswith((".", "/", "~")) and not Path(encoder).exists()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = "this folder does not exist" if absent else reason
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
             f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
@@ -189,7 +186,9 @@ def build(
         if head.plain and type(config) in AutoModelForSequenceClassification._model_mapping:
             config.update(names)
             _set(config, HEAD_DROPOUTS, head.dropout)
-            model = AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
+            loading |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+            model, info = AutoModelForSequenceClassification.from_pretrained(encoder, config=config, **loading)
+            _initialise_classifier(model, {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
             _keep_layers(model, shape, model.config)
             return model
         pretrained, pooler = _load_encoder(encoder, config, shape, trust_remote_code)
@@ -197,6 +196,18 @@ def build(
         model = HeadhuntForSequenceClassification(HeadhuntConfig(head=to_dict(head), **shared, **names), pretrained)
         _initialise_pooling(model.head, pooler)
     return model
+
+
+def _initialise_classifier(model: PreTrainedModel, new: set[str]) -> None:
+    """Initialise the layers after the encoder, but those with `new` weights: others are of another task."""
+    for name, module in model.named_children():
+        weights = [f"{name}.{weight}" for weight, _ in module.named_parameters()]
+        if module is model.base_model or all(weight in new for weight in weights):
+            continue
+        for weight in module.parameters():
+            weight._is_hf_initialized = False  # transformers keeps loaded weights
+        with torch.no_grad():
+            module.apply(model._init_weights)
 
 
 def build_tasks(

@@ -258,7 +258,7 @@ class Spec:
             if problem_type not in (None, "single_label_classification"):
                 kept["solver"] = "ridge"
             return replace(self, head=replace(head, dropout=Head().dropout), recipe=Recipe(freeze="all", **kept))
-        if head.mlp is not None:
+        if head.mlp is not None or head.siamese in SIMILARITIES:
             recipe = replace(recipe, head_init="random")
         if head.plain or head.siamese in SIMILARITIES:
             recipe = replace(recipe, standardize=False)

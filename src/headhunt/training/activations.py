@@ -222,11 +222,13 @@ class ActivationCache:
                 ends = np.load(path / "ends.npy", allow_pickle=False)
                 if ends.shape != (len(self.tokens) + 1,) or ends[-1] != len(values):
                     raise ValueError("the number of rows differs")
-                self.encoder.returns_tuples = json.loads((path / "about.json").read_text())["returns_tuples"]
+                returns_tuples = bool(json.loads((path / "about.json").read_text())["returns_tuples"])
             except (OSError, ValueError, EOFError, KeyError, TypeError):
                 remove(path)  # cut or changed, such as by a power cut: it is computed again
                 return None
             self._layers[layer] = values, ends
+            if layer:  # embeddings say nothing about layers
+                self.encoder.returns_tuples = returns_tuples
         return self._layers[layer]
 
     def _compute(self, layer: int) -> None:

@@ -21,7 +21,7 @@ from headhunt.training.device import autocast
 from headhunt.training.optim import frozen_layers
 
 TOLERANCE = 0.05  # largest relative difference between an attached and a complete encoder
-_equivalent: dict[tuple[str, int, str], bool] = {}  # results of `_is_equivalent` by encoder class, layer and weights
+_equivalent: dict[tuple[str, int, str], bool] = {}  # results of `_is_close` by encoder class, layer and weights
 
 
 def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Recipe) -> Attached | None:
@@ -50,8 +50,16 @@ def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Re
             layer = 0
     if not all(cache.has([layer]) for cache in caches):
         return None
+    key = (type(model.base_model).__name__, layer, encoder.fingerprint)
+    # The model itself: its upper layers may be trained already, if it continues from a checkpoint.
+    complete = None if key in _equivalent else _last_state(model, caches[0])
     attached = Attached(model, caches, layer)
-    if _is_equivalent(model, attached, caches[0]):
+    if complete is not None:
+        try:
+            _equivalent[key] = _is_close(_last_state(model, caches[0]), complete)
+        except Exception:  # the code of a family may fail in any way without its layers
+            _equivalent[key] = False
+    if _equivalent[key]:
         return attached
     attached.remove()
     return None
@@ -182,23 +190,20 @@ class _Skipped(nn.Module):
         return (hidden_states,) if self._returns_tuples else hidden_states
 
 
-def _is_equivalent(model: PreTrainedModel, attached: Attached, cache: ActivationCache) -> bool:
-    """Return True if an attached encoder computes the same as the complete one; some families do not."""
-    key = (type(model.base_model).__name__, attached.layer, cache.encoder.fingerprint)
-    if key not in _equivalent:
-        rows = np.argsort(cache.tokens.lengths)[-2:]
-        batch = {name: x.to(cache.encoder.device) for name, x in cache.tokens.batch(rows).items()}
-        mode = model.training
-        model.eval()
+def _last_state(model: PreTrainedModel, cache: ActivationCache) -> Tensor:
+    """Return the last hidden states of the encoder of a model for the longest two texts (tokens, width)."""
+    rows = np.argsort(cache.tokens.lengths)[-2:]
+    batch = {name: x.to(cache.encoder.device) for name, x in cache.tokens.batch(rows).items()}
+    mode = model.training
+    model.eval()
+    try:
         with torch.inference_mode(), autocast(cache.encoder.device, cache.encoder.precision):
-            try:
-                attached_state = model.base_model(**batch).last_hidden_state.float()
-            except Exception:  # the code of a family may fail in any way without its layers
-                attached_state = None
-            complete_state = cache.encoder.model(**batch).last_hidden_state.float()
+            state = model.base_model(**batch).last_hidden_state.float()
+    finally:
         model.train(mode)
-        mask = batch["attention_mask"].bool()
-        _equivalent[key] = attached_state is not None and bool(
-            (attached_state - complete_state)[mask].norm() < TOLERANCE * complete_state[mask].norm()
-        )
-    return _equivalent[key]
+    return state[batch["attention_mask"].bool()]
+
+
+def _is_close(attached: Tensor, complete: Tensor) -> bool:
+    """Return True if an attached encoder computes the same as the complete one; some families do not."""
+    return bool((attached - complete).norm() < TOLERANCE * complete.norm())

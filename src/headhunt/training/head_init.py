@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headhunt.modeling.build import heads_of, output_of
-from headhunt.modeling.heads import HeadModule
+from headhunt.modeling.heads import HeadModule, Similarity
 from headhunt.spec import Recipe
 from headhunt.training.features import Features, feature_blocks
 from headhunt.training.logistic import fit_linear
@@ -135,7 +135,9 @@ def _prepare_head(
     Raises:
         StoppedError: If `stop` returns True.
     """
-    solved = recipe.head_init == "solved" and not (head and len(head.mlp))
+    # A similarity is standardised with the first batch: weights that fit it before do not fit it afterwards.
+    fixed = head is None or not (len(head.mlp) or isinstance(head.compare, Similarity))
+    solved = recipe.head_init == "solved" and fixed
     if standardizer is None and not solved:
         return
     rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])

@@ -229,8 +229,10 @@ class Training:
         number = 0
         for rows in batches:
             for micro_batch, regularised in self._micro_batches(rows, perturbation is not None):
-                loss = self._loss(micro_batch, number, perturbation if regularised else None)
-                loss = loss * (len(micro_batch) / len(rows))
+                loss, added = self._losses(micro_batch, number, perturbation if regularised else None)
+                loss = loss * self._share(micro_batch, rows)
+                if added is not None:
+                    loss = loss + added * (len(micro_batch) / len(rows))
                 loss.backward()
                 total += loss.detach() / len(batches)
                 number += 1
@@ -238,6 +240,11 @@ class Training:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return total
+
+    def _share(self, part: np.ndarray, rows: np.ndarray) -> float:
+        """Return the share of some rows of a batch in its mean loss."""
+        objective = self.objective.of_task(self.tokens.tasks_of(rows))
+        return objective.share(self.targets[part], self.targets[rows])
 
     def _micro_batches(self, rows: np.ndarray, smart: bool) -> list[tuple[np.ndarray, bool]]:
         """Return the micro-batches of a batch, each with True if SMART applies to it.
@@ -253,7 +260,8 @@ class Training:
             for micro_batch in np.array_split(half, min(self.gradient_accumulation_steps, len(half)))
         ]
 
-    def _loss(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> Tensor:
+    def _losses(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> tuple[Tensor, Tensor | None]:
+        """Return the mean loss of some rows, and what SMART adds to it."""
         randomness = np.random.SeedSequence([self.seed, self.step, number])
         swap = np.random.default_rng(randomness).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
         batch = {name: x.to(self.device, non_blocking=True) for name, x in self.tokens.batch(rows, swap).items()}
@@ -266,11 +274,11 @@ class Training:
 
         with autocast(self.device, self.precision):
             clean = logits()
-            loss = objective.loss(clean, self.targets[rows])
+            loss, added = objective.loss(clean, self.targets[rows]), None
             if perturbation is not None and self.recipe.smart is not None:
                 added = smart(logits, clean, perturbation, self.recipe.smart, objective.divergence)
-                loss = loss + 2 * self.recipe.smart.weight * added  # twice: it also stands for the other half
-        return loss
+                added = 2 * self.recipe.smart.weight * added  # twice: it also stands for the other half
+        return loss, added
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint with the trained weights, the optimiser's moments and the position, without pickle.

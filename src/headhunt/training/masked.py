@@ -58,7 +58,10 @@ class MaskedTraining(Training):
         finally:
             self.model.base_model.requires_grad_(True)
 
-    def _loss(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> Tensor:
+    def _share(self, part: np.ndarray, rows: np.ndarray) -> float:
+        return len(part) / len(rows)
+
+    def _losses(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> tuple[Tensor, None]:
         randomness = np.random.SeedSequence([self.seed, self.step, number])
         batch = self.tokens.batch(rows)
         ids = batch["input_ids"].numpy()
@@ -79,7 +82,7 @@ class MaskedTraining(Training):
                 logits = self.model(**{name: x.to(self.device) for name, x in batch.items()}).logits
         finally:
             handle.remove()
-        return functional.cross_entropy(logits[0].float(), labels)
+        return functional.cross_entropy(logits[0].float(), labels), None
 
 
 def mask_token(tokenizer: Any) -> int:

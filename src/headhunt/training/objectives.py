@@ -74,6 +74,13 @@ class Objective:
         targets = targets.long() if targets.ndim == 1 else targets  # classes, or probabilities
         return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=self.smoothing)
 
+    def share(self, part: Tensor, whole: Tensor) -> float:
+        """Return the share of a part of a batch in the batch's mean loss, by their targets."""
+        if self.weights is None or not self._one_label or whole.ndim > 1 or len(part) == len(whole):
+            return len(part) / len(whole)
+        weights = self.weights.to(whole.device)
+        return float(weights[part.long()].sum() / weights[whole.long()].sum())
+
     def divergence(self, perturbed: Tensor, clean: Tensor) -> Tensor:
         """Return the mean divergence of two outputs: symmetric KL for classification, squared error for regression."""
         dtype = torch.promote_types(perturbed.dtype, torch.float32)

@@ -42,9 +42,17 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
                 f"found {recipe.freeze}."
             )
         frozen = [*embeddings, *layers[: recipe.freeze]]
+        if recipe.freeze:
+            frozen += _position_tables(model.base_model, [*embeddings, *layers])
     for module in frozen:
         module.requires_grad_(False)
     return frozen
+
+
+def _position_tables(encoder: nn.Module, parts: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the tables of relative positions that all layers of an encoder read (MPNet, DeBERTa)."""
+    inside = {module for part in parts for module in part.modules()}
+    return [module for module in encoder.modules() if isinstance(module, nn.Embedding) and module not in inside]
 
 
 def frozen_layers(recipe: Recipe, depth: int) -> int | None:
