@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,13 @@ def test_fit_accepts_containers_of_texts(how, classifier):
         "one column": lambda texts: pd.DataFrame({"text": texts}),
     }[how](TEXTS)
     assert classifier.fit(made, LABELS).score(made, LABELS) > 0.9
+
+
+def test_estimator_that_was_fitted_on_pairs_can_be_fitted_on_texts(encoders):
+    """Issue: scikit-learn kept the number of columns of the first fit, and every prediction failed."""
+    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
+    estimator = HeadClassifier(encoders(), recipe=replace(LEARNS, epochs=1), random_state=0).fit(pairs, LABELS)
+    assert len(estimator.fit(TEXTS, LABELS).predict(TEXTS)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("how", ["list of pairs", "array", "frame"])

@@ -356,8 +356,10 @@ class Predictor:
         (folder / CARD).unlink(missing_ok=True)  # written last: a folder with this file is complete
         # Another predictor of the same model may have replaced them.
         self.thresholds, self.rejection = self._thresholds, self._rejection
-        for link in [path for path in folder.glob("*") if path.is_symlink()]:
-            link.unlink()  # save_pretrained would write to the file that it points to
+        for link in [
+            path for path in folder.glob("*") if path.is_symlink() or (path.is_file() and path.stat().st_nlink > 1)
+        ]:
+            link.unlink()  # save_pretrained would write to the file that it points to, or shares
         with quiet():
             self.model.save_pretrained(folder)
             # Other tools read these settings: the maximum length, and that "[SEP]" in a text is ordinary text.

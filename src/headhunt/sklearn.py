@@ -162,6 +162,8 @@ class _HeadEstimator(BaseEstimator):
         if not reset and (len(columns) == 2) != self.predictor_.pair:
             fitted, given = ("pairs of texts", "single texts") if self.predictor_.pair else ("single texts", "pairs")
             raise ValueError(f"{type(self).__name__} was fitted on {fitted}; X has {given}.")
+        if reset:
+            self.__dict__.pop("n_features_in_", None)  # of an earlier fit; a list of texts has no columns
         validate_data(self, X, reset=reset, skip_check_array=True)  # records names and number of columns
         return columns[0], columns[1] if len(columns) == 2 else None
 

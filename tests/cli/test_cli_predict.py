@@ -129,3 +129,26 @@ def test_predict_to_closed_pipe_exits_0(models, tmp_path):
         assert process.wait(60) == 0, err
     assert json.loads(first)["text"] == read_texts(test)[0]
     assert err == ""
+
+
+def test_json_has_no_nan(models, tmp_path):
+    """Issue: JSON has no NaN and no infinity, and other tools refused the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder, _, _ = models()
+    rows = {
+        "text": ["a good film", "a bad film"],
+        "price": [float("nan"), float("inf")],
+        "parts": [[1.0], [float("nan")]],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    succeed("predict", folder, "--input", tmp_path / "rows.parquet", "--text", "text", "--out", tmp_path / "out.jsonl")
+
+    def refuse_constant(name: str) -> None:
+        raise AssertionError(name)
+
+    found = [
+        json.loads(line, parse_constant=refuse_constant) for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
+    assert [row["price"] for row in found] == [None, None] and found[1]["parts"] == [None]

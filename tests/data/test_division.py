@@ -207,3 +207,11 @@ def test_group_and_order_columns_are_not_detected_as_text_or_label():
     pair = {"premise": [f"premise {chr(97 + at // 8)}" for at in range(80)], "hypothesis": TEXTS, "label": LABELS}
     task = Task.load(pair, text="premise", text_b="hypothesis", group="premise")
     assert task.columns == Columns("premise", "hypothesis", "label", "premise"), "a given text can be the group as well"
+
+
+def test_texts_like_validation_rows_are_not_set_aside_for_the_test():
+    """Issue: the last training sees the validation rows, and copies of them were test rows."""
+    validation = {"text": TEXTS[:20], "label": LABELS[:20]}
+    task = Task.load({"train": {"text": TEXTS, "label": LABELS}, "validation": validation})
+    test = task.splits["test"]
+    assert len(test) and not np.isin(test.groups, task.splits["validation"].groups).any()

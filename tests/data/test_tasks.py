@@ -40,13 +40,16 @@ def test_load_tasks_reads_tables_with_their_options(files):
     task = load_tasks(path, seed=3)
     mood, size = task.tasks
     assert (task.name, task.problem_type, task.labels, task.pair) == ("tasks", "multi_task", (), False)
-    assert (mood.name, mood.labels, mood.metric, mood.rows["train"]) == ("mood", ("bad", "fine", "good"), None, 20)
+    assert (mood.name, mood.labels, mood.metric) == ("mood", ("bad", "fine", "good"), None)
     assert (size.problem_type, size.columns.label, size.metric) == ("regression", "score", "pearson")
     alone = Task.load(files / "mood.csv", limit=20, seed=3)
     train = task.splits["train"]
-    of_mood = train.targets["task"] == 0
-    assert [text for text, mine in zip(train.texts(), of_mood, strict=True) if mine] == alone.splits["train"].texts()
-    assert train.targets["value"][of_mood].tolist() == alone.splits["train"].targets.tolist()
+    of_mood, kept = train.targets["task"] == 0, alone.splits["train"]
+    tested = task.splits["test"].keys[task.splits["test"].targets["task"] == 1]
+    kept = kept.take(~np.isin(kept.keys, tested))  # both tasks have the same texts
+    assert len(kept) == mood.rows["train"] < 20
+    assert [text for text, mine in zip(train.texts(), of_mood, strict=True) if mine] == kept.texts()
+    assert train.targets["value"][of_mood].tolist() == kept.targets.tolist()
     assert any(note.startswith("size: ") for note in task.notes)
 
 
@@ -181,3 +184,23 @@ def test_paths_that_no_file_can_have_do_not_exist(path):
         load_tasks(path)
     with pytest.raises(DataError, match="does not exist"):
         Task.load(path)
+
+
+def test_texts_that_one_task_is_tested_on_are_not_trained_on_by_another():
+    """Issue: tasks on the same file were divided one by one, and shared layers learned from each other's test texts."""
+    texts, labels = [text for text, _ in ROWS], [label for _, label in ROWS]
+    lengths = ["long" if len(text) > np.median([len(each) for each in texts]) else "short" for text in texts]
+    tasks = {"tone": Task.load((texts, labels), name="tone"), "length": Task.load((texts, lengths), name="length")}
+    joined = join_tasks(tasks)
+    splits = {
+        name: [
+            set(rows.keys[rows.targets["task"] == number]) for rows in (joined.splits["train"], joined.splits["test"])
+        ]
+        for number, name in enumerate(tasks)
+    }
+    assert not splits["tone"][0] & splits["length"][1] and not splits["length"][0] & splits["tone"][1]
+    assert splits["tone"][0] and splits["length"][0]
+    assert any("other tasks are evaluated on their texts" in note for note in joined.notes)
+    train = joined.splits["train"]
+    shared = set(train.keys[train.targets["task"] == 0]) & set(train.keys[train.targets["task"] == 1])
+    assert shared and all(len(set(train.groups[train.keys == key])) == 1 for key in shared)  # in one fold

@@ -596,3 +596,15 @@ def test_predict_command_labels_a_corpus(tmp_path, models):
     ):
         done = subprocess.run([*words[:5], "--input", "in", *more], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and message in done.stderr
+
+
+def test_attempts_of_earlier_jobs_into_an_object_store_are_forgotten(tmp_path):
+    """Issue: a shard whose workers had died five times was never tried again."""
+    from pyarrow.fs import LocalFileSystem
+
+    output = OutputDirectory(str(tmp_path))
+    output._root, output._path, output._filesystem = "store", str(tmp_path), LocalFileSystem()
+    for count in range(5):
+        assert output.begin_attempt("part") == count
+    with output.lock():
+        assert output.begin_attempt("part") == 0

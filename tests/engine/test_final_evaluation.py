@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,6 +48,10 @@ def test_verdict_sentence_follows_the_interval():
     )
     assert unproven.endswith("which includes zero. It is delivered because it is better on validation rows.")
     assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
+
+
+def test_verdict_says_that_an_interval_is_below_zero():
+    assert "-6.0 to -2.0 points, which is below zero." in sentence(-0.04, -0.06, -0.02)
 
 
 def test_verdict_sentence_without_comparison():
@@ -247,6 +252,14 @@ def test_ensemble_is_delivered_if_it_is_better_than_both(finalists, score, plain
     ensemble = None if score is None else EnsembleChoice([winner], score)
     assert _deliver(final, Contest(winner, plain, models), None, scores, ensemble) == (delivered, folders[delivered])
     assert (final.directory.model / "name").read_text() == delivered
+
+
+def test_ensemble_is_compared_with_the_seed_of_its_members():
+    """Issue: the mean over seeds of one candidate was compared with its score of one seed."""
+    scores = FinalistScores({1: [0.90, 0.88, 0.87]})
+    trial = SimpleNamespace(number=1)
+    assert scores.first(trial) == 0.90 and not EnsembleChoice([], 0.90).better_than(scores.first(trial))
+    assert scores.first(None) is None and scores.mean(trial) == pytest.approx(0.8833, abs=1e-4)
 
 
 def test_verdict_says_whether_and_why_the_ensemble_is_delivered():

@@ -404,7 +404,9 @@ def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
     """Issue: trial 0, the first model, freeze choices and runtime estimates used the encoder argument."""
     named = encoders("bert")
     space = Space("own", {**QUICK.tree, "encoder": named})
-    search = headhunt.search(make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False)
+    search = headhunt.search(
+        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False
+    )
     assert search.settings.encoder == named and {"plain", "solved"} < {trial.origin for trial in search.state.trials}
     assert {trial.spec.encoder for trial in search.state.trials} == {named}
     models = [json.loads(path.read_text()) for path in (tmp_path / "run" / "models").glob("*/headhunt.json")]
@@ -414,7 +416,9 @@ def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
 def test_first_encoder_of_a_choice_is_the_baseline(tmp_path, encoders):
     first, second = encoders("bert"), encoders("electra")
     space = Space("own", {**QUICK.tree, "encoder": Choice((first, second))})
-    search = headhunt.search(make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False)
+    search = headhunt.search(
+        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False
+    )
     assert search.state.trials[0].spec.encoder == first
     assert {trial.spec.encoder for trial in search.state.trials} == {first, second}
 

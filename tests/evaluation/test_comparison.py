@@ -134,3 +134,23 @@ def test_select_ensemble_respects_max_members():
     logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(4)]
     outputs = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
     assert len(select_ensemble(CLASSES, [0.0] * len(outputs), outputs, targets, 1)) == 1
+
+
+@pytest.mark.parametrize("rows", [2, 4, 10])
+def test_compare_claims_nothing_from_a_handful_of_rows(rows):
+    """Issue: two of four rows were a reliable gain, and two of two were certain."""
+    targets = np.zeros(rows, int)
+    right, wrong = np.eye(2)[targets], np.eye(2)[targets].copy()
+    wrong[: max(2, rows // 4)] = [0.0, 1.0]
+    comparison = compare("single_label_classification", "accuracy", [right] * 2, [wrong] * 2, targets)
+    assert comparison.gain > 0 and not comparison.significant and comparison.p_value > 0.05
+
+
+@pytest.mark.parametrize("rows", [4, 10, 40])
+def test_compare_of_few_rows_rarely_separates_equal_models(rows):
+    rng = np.random.default_rng(0)
+    targets, claims = np.zeros(rows, int), 0
+    for _ in range(400):
+        models = [[np.eye(2)[(rng.random(rows) > 0.6).astype(int)] for _ in range(2)] for _ in range(2)]
+        claims += compare("single_label_classification", "accuracy", *models, targets).significant
+    assert claims / 400 < 0.05

@@ -92,3 +92,12 @@ def test_model_card_keeps_hostile_names_inside_code(search, command):
     assert not [token for token in [*tokens, *inline] if token.type.startswith("html")], "no HTML"
     assert not [token for token in inline if token.type == "link_open" and "javascript" in token.attrs["href"]]
     assert any("# injected" in token.content for token in tokens if token.type == "fence"), "the command is shown"
+
+
+@pytest.mark.parametrize(("model_type", "native"), [("bert", True), ("headhunt", False)])
+def test_model_card_says_whether_the_folder_has_code(search, model_type, native):
+    """Issue: a plain head of one of several tasks is saved with its code, and the card denied it."""
+    task, _ = search
+    facts = facts_of(Spec(encoder="prajjwal1/bert-tiny"), task) | {"model_type": model_type}
+    text = render(facts, task=task)
+    assert ("the folder contains no code" in text) == native and ("trust_remote_code=True" in text) != native

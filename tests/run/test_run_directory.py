@@ -143,6 +143,9 @@ def test_command_repeats_every_setting():
         assert words in command, words
     without = " ".join(settings.command(replace(TASK, limit=None, test_given=False), "default"))
     assert "--test" not in without and "--limit" not in without
+    columns = replace(TASK.columns, group="user", order="day")
+    command = " ".join(settings.command(replace(TASK, columns=columns), "default"))
+    assert "--group user" in command and "--order day" in command  # other rows would be tested
 
 
 def test_task_is_stored_and_opened_split_by_split(tmp_path):

@@ -187,7 +187,10 @@ def print_leaderboard(search: Search, console: Console) -> None:
 
     state, board = search.state, search.leaderboard()
     table = Table("trial", find_metric(search.settings.metric).name, "rung", "seconds", "candidate")
-    for row in [*board[:LEADERBOARD_ROWS], *(row for row in board[LEADERBOARD_ROWS:] if row.trial == 0)]:
+    for row in [
+        *board[:LEADERBOARD_ROWS],
+        *(row for row in board[LEADERBOARD_ROWS:] if state.plain and row.trial == state.plain.number),
+    ]:
         table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
     console.print(table)
     if len({row.rung for row in board}) > 1:

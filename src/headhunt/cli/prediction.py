@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -176,7 +177,7 @@ class PredictionWriter:
         if self.style == "json":
             row |= {"label": label, "probability": probability, "probabilities": prediction.probabilities}
             row |= {"rejected": prediction.rejected} if "rejected" in self.added else {}
-            print(json.dumps(row, ensure_ascii=False, default=str), file=self.stream)
+            print(to_json(row), file=self.stream)
             return
         name = "|".join(label) if isinstance(label, list) else "" if label is None else label
         if self.style == "csv":
@@ -233,4 +234,17 @@ def rename_columns(names: list[str], taken: list[str]) -> list[str]:
 
 def format_cell(cell: Any) -> Any:
     """Return a cell as CSV can store it: lists and mappings become JSON."""
-    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, list | dict) else cell
+    return to_json(cell) if isinstance(cell, list | dict) else cell
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON, which has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -41,7 +41,10 @@ class Division:
         train = splits["train"]
         if "test" not in splits and self.test_share:
             by_column = train.columns.group is not None
-            test = hold_out(find_strata(train.targets), train.groups, self.test_share, self.seed, by_column=by_column)
+            # The last training sees the validation rows too, so that a text like one of them cannot be a test row.
+            free = ~np.isin(train.groups, splits["validation"].groups) if "validation" in splits else slice(None)
+            strata, groups, test = find_strata(train.targets)[free], train.groups[free], np.zeros(len(train), bool)
+            test[free] = hold_out(strata, groups, self.test_share, self.seed, by_column=by_column)
             splits = {**splits, "train": train.take(~test), "test": train.take(test)}
             notes.append(f"test: {count(int(test.sum()), 'row')} set aside")
         if (drawn := self._draw(splits["train"], notes)) is not None:

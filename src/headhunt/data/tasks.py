@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headhunt.data.columns import Columns
 from headhunt.data.division import count_large_folds
+from headhunt.data.duplicates import unite
 from headhunt.data.labels import PROBLEM_TYPES
 from headhunt.data.readers import FORMATS
 from headhunt.data.sources import Rows
@@ -76,6 +77,8 @@ def join_tasks(tasks: Mapping[str, Task], metrics: Mapping[str, str] | None = No
     """
     _check_tasks(tasks)
     divided = {each: _with_validation(task, tasks) for each, task in tasks.items()}
+    notes: list[str] = []
+    divided = {each: _without_held_out(each, divided, notes) for each in tasks}
     splits = {}
     for split in ("train", "validation", "test"):
         parts = [divided[each][split] for each in tasks if split in divided[each]]
@@ -102,7 +105,7 @@ def join_tasks(tasks: Mapping[str, Task], metrics: Mapping[str, str] | None = No
         (),
         columns,
         splits,
-        [f"{each}: {note}" for each, task in tasks.items() for note in task.notes],
+        [*(f"{each}: {note}" for each, task in tasks.items() for note in task.notes), *notes],
         [f"{each}: {warning}" for each, task in tasks.items() for warning in task.warnings],
         test_given=all(task.test_given for task in tasks.values()),
         tasks=described,
@@ -137,8 +140,28 @@ def _with_validation(task: Task, tasks: Mapping[str, Task]) -> dict[str, Split]:
     return {**task.splits, "train": rows.take(train), "validation": rows.take(held_out)}
 
 
+def _without_held_out(name: str, divided: Mapping[str, dict[str, Split]], notes: list[str]) -> dict[str, Split]:
+    """Return the splits of a task without rows whose text another task is tested or validated on.
+
+    Tasks may have texts in common. Their labels are often related, and the shared layers would know them.
+    """
+    others = [splits for other, splits in divided.items() if other != name]
+    splits = dict(divided[name])
+    for split, later in (("train", ("validation", "test")), ("validation", ("test",))):
+        keys = [each[kind].keys for each in others for kind in later if kind in each]
+        if split not in splits or not keys:
+            continue
+        kept = ~np.isin(splits[split].keys, np.concatenate(keys))
+        if not kept.all() and kept.any():
+            notes.append(
+                f"{name}: {int((~kept).sum())} {split} rows left out: other tasks are evaluated on their texts"
+            )
+            splits[split] = splits[split].take(kept)
+    return splits
+
+
 def _join_splits(name: str, parts: list[Split]) -> Split:
-    """Return the rows of several tasks as one split; groups of different tasks stay different."""
+    """Return the rows of several tasks as one split; groups of different tasks stay different, but for equal texts."""
     targets, groups, keys, words = [], [], [], []
     texts: dict[str, list[pa.Array]] = {"text": [], "text_b": []}
     start = 0
@@ -158,8 +181,10 @@ def _join_splits(name: str, parts: list[Split]) -> Split:
                 texts[target] += [each.cast(pa.large_string()) for _, each in part.rows.walk(column)]
     table = pa.table({column: pa.chunked_array(chunks, pa.large_string()) for column, chunks in texts.items()})
     columns = COLUMNS if any(part.columns.text_b is not None for part in parts) else Columns("text", None, "label")
-    arrays = (np.concatenate(each) for each in (targets, groups, keys, words))
-    return Split(Rows(name, table), columns, *arrays)
+    all_groups, all_keys = np.concatenate(groups), np.concatenate(keys)
+    _, first, inverse = np.unique(all_keys, return_index=True, return_inverse=True)
+    united = unite(np.arange(start), all_groups[first][inverse.reshape(-1)], all_groups)[all_groups]
+    return Split(Rows(name, table), columns, np.concatenate(targets), united, all_keys, np.concatenate(words))
 
 
 def _read_folder(path: Path) -> dict[str, dict[str, Any]]:

@@ -26,6 +26,7 @@ from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.evaluation import (
     Comparison,
     Decisions,
+    apply_temperature,
     compare,
     decision_scores,
     format_score,
@@ -87,7 +88,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     if final.grows:
         contest, scores = score_last_training(final, contest)
         winner, plain = contest.winner, contest.plain
-    single = scores.mean(winner)
+    single = scores.first(winner)
     ensemble, note = _save_ensemble(final, choice, single, pair) if first else (None, None)
     final.show_stage("predicting the test rows")
     outputs = _predict_test_rows(final, contest, choice, by_fold, ensemble is not None) if tested else {}
@@ -190,6 +191,11 @@ def _predict_test_rows(
         jobs[ENSEMBLE] = (final.request(PredictTestRows, choice.members[0], model=model, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
     outputs = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
+    if ENSEMBLE in outputs and choice.decisions.temperature is not None:  # as those of folds, before calibration
+        several = final.task.problem_type == "multi_label_classification"
+        outputs[ENSEMBLE] = np.stack(
+            [apply_temperature(each, 1 / choice.decisions.temperature, several=several) for each in outputs[ENSEMBLE]]
+        )
     if outputs:
         final.study.ledger.append(FinalTestRun(sorted(outputs)))
     if members and all(name in outputs for name in members):
@@ -227,7 +233,7 @@ def _deliver(
     both: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
     order = [(name, trial) for name, trial in both if trial is not None]
     winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
-    if ensemble is not None and (plain is None or ensemble.better_than(plain)):
+    if ensemble is not None and (plain is None or ensemble.better_than(scores.first(contest.plain))):
         copy_directory(final.directory.ensemble, final.directory.model)
         return ENSEMBLE, final.directory.ensemble
     if final.deliver == "plain-unless-proven":
@@ -245,18 +251,20 @@ def _deliver(
     for name, trial in order:
         if models := contest.candidates_of(trial):
             copy_directory(models[0], final.directory.model)
-            finish_saved(final, final.decisions(final.held_out(trial, models[0])))
+            finish_saved(final, replace(final.decisions(final.held_out(trial, models[0])), thresholds=None))
             return name, models[0]
     if best is not None and best != final.directory.model:
         copy_directory(best, final.directory.model)
         of_best = final.state.trials[final.state.model.trial] if final.state.model else None
-        finish_saved(final, final.decisions(final.held_out(of_best, best)))
+        finish_saved(final, replace(final.decisions(final.held_out(of_best, best)), thresholds=None))
     return "best so far", best
 
 
 def finish_saved(final: FinalEvaluation, decisions: Decisions) -> None:
-    """Calibrate the delivered model and let it reject texts, if that was asked for. Any tool sees the calibration."""
-    decisions = replace(decisions, thresholds=None)  # it has its thresholds already
+    """Calibrate the delivered model and let it reject texts, if that was asked for. Any tool sees the calibration.
+
+    Thresholds replace those that it was saved with.
+    """
     if decisions == Decisions():
         return
     import torch

@@ -48,6 +48,11 @@ class FinalistScores:
         scores = self.by_trial.get(trial.number) if trial is not None else None
         return float(np.mean(scores)) if scores else None
 
+    def first(self, trial: Trial | None) -> float | None:
+        """Return the score of a trial with the seed it was searched with, as the members of an ensemble have."""
+        scores = self.by_trial.get(trial.number) if trial is not None else None
+        return scores[0] if scores else None
+
 
 def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistScores:
     """Return the scores of the finalists and the plain head, with other seeds too where there is time."""

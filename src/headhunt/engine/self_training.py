@@ -14,10 +14,10 @@ import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import finish_saved
-from headhunt.evaluation import Decisions, Score, apply_thresholds, compare, decision_scores, evaluate, fit_temperature
+from headhunt.engine.test_scores import score_rejected
+from headhunt.evaluation import Decisions, apply_thresholds, compare, decision_scores, evaluate, fit_temperature
 from headhunt.run.directory import is_model, read_predictions, read_test_predictions
 from headhunt.run.events import FinalTestRun
-from headhunt.run.model_info import saved_thresholds
 from headhunt.run.results import STUDENT, SearchResult, SelfTraining
 from headhunt.run.state import Trial
 from headhunt.run.task import open_unlabelled
@@ -171,7 +171,9 @@ def _deliver_student(
 ) -> tuple[SearchResult, SelfTraining]:
     """Train a student of the delivered model on all rows, test it, and put it in place."""
     final.show_stage("training the last student on all rows")
-    teacher = final.directory.ensemble if result.ensemble else final.directory.model
+    # Before its calibration, as the models of the folds were teachers.
+    saved = final.directory.models / result.model_from if result.model_from else final.directory.model
+    teacher = final.directory.ensemble if result.ensemble else saved if is_model(saved) else final.directory.model
     out = final.directory.models / f"{winner.number:06d}-student"
     remove(out)  # of an earlier session
     fields: dict[str, Any] = {"texts": found.texts, "student": learner.spec, "worker_timeout": None}
@@ -179,13 +181,16 @@ def _deliver_student(
     final.run([request], final.before_deadline(4.0))
     if not is_model(out):
         return result, replace(found, accepted=False, note="there was no time to train the student on all rows")
-    scores = _test(final, winner, out)
-    if result.test is not None and scores is None:
+    outputs = _test(final, winner, out)
+    if result.test is not None and outputs is None:
         return result, replace(found, accepted=False, note="there was no time to test the student")
     copy_directory(out, final.directory.model)
     finish_saved(final, decisions)
-    if result.test is not None and scores is not None:
-        test = replace(result.test, scores={**result.test.scores, STUDENT: scores})
+    if result.test is not None and outputs is not None:
+        decided = apply_thresholds(outputs, decisions.thresholds)[0]
+        scores = evaluate(final.task.problem_type, decided, final.test.targets, final.task.labels).scores
+        rejection = score_rejected(final, decisions, outputs)
+        test = replace(result.test, scores={**result.test.scores, STUDENT: dict(scores)}, rejection=rejection)
         result = replace(result, test=test, test_evaluations=final.state.test_evaluations)
     sentence = (
         f"{result.verdict.sentence} The delivered model is a student of the winner that also learned from "
@@ -194,8 +199,8 @@ def _deliver_student(
     return replace(result, model_from=out.name, verdict=replace(result.verdict, sentence=sentence)), found
 
 
-def _test(final: FinalEvaluation, winner: Trial, model: Path) -> dict[str, Score] | None:
-    """Return the scores of a model on the test rows; None without test rows, or if there was no time."""
+def _test(final: FinalEvaluation, winner: Trial, model: Path) -> np.ndarray | None:
+    """Return what a model predicts for the test rows; None without test rows, or if there was no time."""
     if "test" not in final.task.rows:
         return None
     path = final.directory.test_predictions(model.name)
@@ -204,5 +209,4 @@ def _test(final: FinalEvaluation, winner: Trial, model: Path) -> dict[str, Score
     if not path.exists():
         return None
     final.study.ledger.append(FinalTestRun([model.name]))
-    outputs = apply_thresholds(read_test_predictions(path), saved_thresholds(model))[0]
-    return dict(evaluate(final.task.problem_type, outputs, final.test.targets, final.task.labels).scores)
+    return read_test_predictions(path)

@@ -96,7 +96,7 @@ def score_test_rows(
         delivered = outputs.get(source.name) if source is not None else None
         held_out = final.held_out(_trial_of(final, contest, source), source)
         decisions = choice.decisions if ensemble else final.decisions(held_out)
-        rejection = _rejection(final, decisions, delivered)
+        rejection = score_rejected(final, decisions, delivered)
         result = replace(result, confusion=confusion, rejection=rejection)
     if WINNER not in names:
         return result
@@ -146,7 +146,7 @@ def _trial_of(final: FinalEvaluation, contest: Contest, source: Path | None) -> 
     return trial
 
 
-def _rejection(final: FinalEvaluation, decisions: Decisions, outputs: np.ndarray | None) -> RejectionScores | None:
+def score_rejected(final: FinalEvaluation, decisions: Decisions, outputs: np.ndarray | None) -> RejectionScores | None:
     """Return coverage and accuracy of the delivered model on the test rows; None if it answers all texts."""
     if decisions.rejection is None or outputs is None or final.reject is None:
         return None

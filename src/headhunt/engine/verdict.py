@@ -78,9 +78,10 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison, deli
             "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
     reason = " It is delivered because it is better on validation rows." if delivered == "winner" else ""
+    where = "is below zero" if comparison.high < 0 else "includes zero"
     return (
         f"No reliable gain: the best candidate reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
-        f"which includes zero.{reason}"
+        f"which {where}.{reason}"
     )
 
 

@@ -73,7 +73,7 @@ def compare(
     scores = [[measure(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
     gains = [run - baseline_run for run, baseline_run in zip(*scores, strict=True)]
     row_error = _row_error(problem_type, metric, outputs, baseline, targets, seed)
-    return _from_variances(float(np.mean(scores[0]) - np.mean(scores[1])), row_error**2, gains)
+    return _from_variances(float(np.mean(scores[0]) - np.mean(scores[1])), row_error**2, len(targets), gains)
 
 
 def _row_error(
@@ -97,7 +97,9 @@ def _row_error(
         correct = [
             np.mean([_correct(problem_type, run, targets) for run in runs], axis=0) for runs in (outputs, baseline)
         ]
-        return float(np.std(correct[0] - correct[1]) / np.sqrt(len(targets)))
+        # One row more that only one of the two predicts, for each: a small sample is never certain.
+        differences = np.append(correct[0] - correct[1], [1.0, -1.0])
+        return float(np.std(differences, ddof=1) / np.sqrt(len(targets)))
     scorers = [[scorer(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
     samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
     draws = []
@@ -137,16 +139,16 @@ def standard_error(
     return float(np.std(finite)) if len(finite) else 0.0
 
 
-def _from_variances(gain: float, row_variance: float, gains: Sequence[float]) -> Comparison:
+def _from_variances(gain: float, row_variance: float, rows: int, gains: Sequence[float]) -> Comparison:
     """Return the interval and the p-value from the variance over rows and the gains of pairs of training runs."""
-    from scipy.stats import norm, t
+    from scipy.stats import t
 
     freedom = len(gains) - 1
     training_variance = float(np.var(gains, ddof=1)) / len(gains) if freedom else 0.0
     variance = row_variance + training_variance
-    # Welch–Satterthwaite: a variance that was estimated from few training runs is itself uncertain.
-    degrees = variance**2 / (training_variance**2 / freedom) if training_variance > 0 else np.inf
-    distribution = norm if np.isinf(degrees) else t(degrees)
+    # Welch–Satterthwaite: a variance that was estimated from few rows or training runs is itself uncertain.
+    uncertainty = row_variance**2 / max(1, rows - 1) + (training_variance**2 / freedom if freedom else 0.0)
+    distribution = t(variance**2 / uncertainty if uncertainty > 0 else max(1, rows - 1))
     error = float(np.sqrt(variance))
     half_width = float(distribution.ppf(0.975)) * error
     p_value = float(2 * distribution.sf(abs(gain) / error)) if error > 0 else float(gain == 0)

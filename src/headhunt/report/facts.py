@@ -157,7 +157,7 @@ def _scores(run: RunData) -> dict[str, Any] | None:
         TFIDF: "TF-IDF, linear model",
     }
     if run.plain_won and WINNER in scores:
-        names[WINNER] = "plain head (#0)"
+        names[WINNER] = f"plain head (#{run.winner.number})" if run.winner else "plain head"
         scores.pop(PLAIN, None)
     rows = _scores_by_metric({role: scores[role] for role in names if role in scores}, names, run.settings.metric)
     tasks = [

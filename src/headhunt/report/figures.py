@@ -35,7 +35,7 @@ def progress_figure(state: State, metric: str, top: int = 0) -> Figure | None:
             points.append({"at": round(seconds, 2), "score": score, "rung": rung, "trial": number})
     if not points:
         return None
-    plain = state.trials[0].best
+    plain = state.plain.best if state.plain else None
     return {
         "metric": metric,
         "results": points,
@@ -155,7 +155,7 @@ def costs_figure(run: RunData) -> Figure | None:
     items = [
         {
             "trial": cost.trial,
-            "name": "plain head" if cost.trial == 0 else f"#{cost.trial}",
+            "name": _name_of(run, cost.trial),
             "description": describe(run.state.trials[cost.trial].spec),
             "score": cost.score,
             "p50_ms": cost.latency_ms,
@@ -168,6 +168,12 @@ def costs_figure(run: RunData) -> Figure | None:
     return {"metric": run.metric, "items": items, "fronts": fronts}
 
 
+def _name_of(run: RunData, number: int) -> str:
+    """Return the name of a trial in a chart."""
+    plain = run.state.plain
+    return "plain head" if plain is not None and number == plain.number else f"#{number}"
+
+
 def _finalist(run: RunData, finalist: Finalist) -> Figure:
     cost = finalist.cost
     latency = (
@@ -177,7 +183,7 @@ def _finalist(run: RunData, finalist: Finalist) -> Figure:
     )
     return {
         "trial": finalist.trial,
-        "name": "plain head" if finalist.trial == 0 else f"#{finalist.trial}",
+        "name": _name_of(run, finalist.trial),
         "description": describe(run.state.trials[finalist.trial].spec),
         "score": mean(finalist.scores),
         "scores": list(finalist.scores),

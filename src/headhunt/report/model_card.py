@@ -67,7 +67,7 @@ def write(
 def read_facts(folder: Path) -> dict[str, Any]:
     """Return what `render` needs to know of a saved model."""
     config = storage.read_json(folder / "config.json")
-    settings = {name: config.get(name) for name in ("thresholds", "rejection", "tasks")}
+    settings = {name: config.get(name) for name in ("thresholds", "rejection", "tasks", "model_type")}
     return {**storage.read_json(folder / MODEL_INFO), **settings}
 
 
@@ -251,7 +251,9 @@ class _Card:
         """Return three lines of code without Headhunt and three with it."""
         if self.tasks:
             return task_card.usage(self.folder, self.tasks)
+        # A plain head on an encoder of ours, or of one of several tasks, is saved with its code.
         native = self.spec is not None and self.spec.head.plain
+        native = native and not str(self.facts.get("model_type")).startswith("headhunt")
         where = json.dumps(self.folder, ensure_ascii=False)
         trust = "" if native else ", trust_remote_code=True"
         text = '{"text": "one text", "text_pair": "another"}' if self.pair else '"a text"'
@@ -414,6 +416,7 @@ class _Card:
             "--out": self.folder,
             "--encoder": self.base or "ENCODER",
             "--spec": "spec.json" if own_spec else None,
+            "--max-length": None if self.recipe.max_length == Recipe().max_length else self.recipe.max_length,
             **columns,
             "--problem-type": self.problem_type,
             "--seed": self.facts.get("seed"),

@@ -251,7 +251,7 @@ def _confusion(found: Facts) -> str:
         return ""
     labels, models = data["labels"], data["models"]
     names = {role: {"winner": "winner", "plain": "plain head"}.get(role, role) for role in models}
-    if "plain" not in models and found.get("winner", {}).get("trial") == 0:
+    if "plain" not in models and found.get("winner") and found.get("winner") == found.get("plain"):
         names["winner"] = "plain head"
     if len(labels) > MAX_CLASSES:
         text = f"<p>On {rows_text(data)}. There are {len(labels)} classes; these are confused most often.</p>"

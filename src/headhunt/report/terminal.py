@@ -220,7 +220,7 @@ def _best_table(state: State) -> Table:
     best = state.best
     if best is not None:
         table.add_row(Text("best so far", "bold"), Text(format_best(best), "bold green"), describe(best.spec))
-    plain = state.trials[0] if state.trials else None
+    plain = state.plain
     if plain is not None:
         score = format_best(plain) if plain.best else "training" if plain.number in state.running else "–"
         table.add_row("plain head", score, "the encoder's standard classification head")
@@ -270,8 +270,10 @@ def format_best(trial: Trial) -> str:
 
 def plain_head_note(state: State) -> str:
     """Return the score of the plain head, if it has one at the rung of the best trial."""
-    best, plain = state.best, state.trials[0]
-    if best is None or best.best is None or plain.best is None or best is plain or best.best[0] != plain.best[0]:
+    best, plain = state.best, state.plain
+    if best is None or best.best is None or plain is None or plain.best is None or best.is_plain:
+        return ""
+    if best.best[0] != plain.best[0]:
         return ""
     return f" (plain head {plain.best[1]:.4f})"
 

@@ -33,7 +33,7 @@ def evaluate_validation(
     Args:
         task_folder: The data of the run.
         predictions: Files with the predictions of `winner` and, if there are any, of `plain`.
-        metric: The metric of the search; it is needed for several tasks only.
+        metric: The metric of the search; by default that of the problem type. Several tasks need it.
     """
     known = {role: read for role, path in predictions.items() if (read := _read(path)) is not None}
     if WINNER not in known:
@@ -49,7 +49,7 @@ def evaluate_validation(
     outputs = {role: outputs for role, (other_rows, outputs) in known.items() if np.array_equal(other_rows, rows)}
     if task.tasks:
         return _evaluate_tasks(task, outputs, targets, metric or "")
-    metric = DEFAULT_METRIC[task.problem_type]
+    metric = metric or DEFAULT_METRIC[task.problem_type]
     decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
     evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in decisions.items()}
     scores = {role: evaluation.scores for role, evaluation in evaluations.items()}

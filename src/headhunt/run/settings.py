@@ -99,6 +99,8 @@ class SearchSettings:
             "--text": task.columns.text if single else None,
             "--text-b": task.columns.text_b if single else None,
             "--label": task.columns.label if single else None,
+            "--group": task.columns.group if single else None,
+            "--order": task.columns.order if single else None,
             "--problem-type": task.problem_type if single else None,
             "--space": space,
             "--strategy": self.strategy,

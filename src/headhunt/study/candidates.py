@@ -20,6 +20,7 @@ from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, ina
 Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
+LEAST_COST = 0.25  # of training some layers, relative to all
 FEW_EPOCHS = 6.0
 
 
@@ -126,11 +127,13 @@ class Candidates:
             return None
 
     def _fitted(self, spec: Spec) -> Spec:
-        """Return the spec with no more epochs than there is time for; a head alone or a small encoder takes little."""
+        """Return the spec with no more epochs than there is time for; frozen layers and a small encoder take less."""
         recipe = spec.recipe
         if self.max_epochs is None or recipe.freeze == "all":
             return spec
+        frozen = recipe.freeze / self.layers if isinstance(recipe.freeze, int) else 0.0
         fitting = self.max_epochs / (spec.shape.cost(self.layers, self.width) if spec.shape else 1.0)
+        fitting /= max(LEAST_COST, 1 - frozen)
         return spec if recipe.epochs <= fitting else replace(spec, recipe=replace(recipe, epochs=round(fitting, 2)))
 
     def draw(self, rng: random.Random) -> Params:

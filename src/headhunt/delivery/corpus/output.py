@@ -58,6 +58,7 @@ class OutputDirectory:
             HeadhuntError: If another job is running, or the directory cannot be created.
         """
         if self._root:
+            self._forget_attempts()
             yield
             return
         is_new = not Path(self._path).exists()
@@ -80,6 +81,13 @@ class OutputDirectory:
             if is_new:  # refused before anything was written
                 with contextlib.suppress(OSError):
                     Path(self._path).rmdir()
+
+    def _forget_attempts(self) -> None:
+        """Remove the records of workers that died in earlier jobs: what killed them may be repaired."""
+        selector = pafs.FileSelector(self._path, allow_not_found=True)
+        for found in self._filesystem.get_file_info(selector):
+            if found.base_name.startswith(ATTEMPTS):
+                self._filesystem.delete_file(found.path)
 
     def _sweep(self) -> None:
         sweep_partial(Path(self._path))
