@@ -204,3 +204,10 @@ def test_texts_that_one_task_is_tested_on_are_not_trained_on_by_another():
     train = joined.splits["train"]
     shared = set(train.keys[train.targets["task"] == 0]) & set(train.keys[train.targets["task"] == 1])
     assert shared and all(len(set(train.groups[train.keys == key])) == 1 for key in shared)  # in one fold
+
+
+def test_task_whose_rows_are_all_tested_by_another_is_refused():
+    texts, labels = [text for text, _ in ROWS], [label for _, label in ROWS]
+    other = {"train": ([f"{text} once more again" for text in texts], labels), "test": (texts, labels)}
+    with pytest.raises(DataError, match="train rows whose texts no other task is evaluated on; 'tone' has none"):
+        join_tasks({"tone": Task.load((texts, labels), name="tone"), "other": Task.load(other, name="other")})

@@ -152,7 +152,12 @@ def _without_held_out(name: str, divided: Mapping[str, dict[str, Split]], notes:
         if split not in splits or not keys:
             continue
         kept = ~np.isin(splits[split].keys, np.concatenate(keys))
-        if not kept.all() and kept.any():
+        if not kept.any():
+            raise DataError(
+                f"Every task must have {split} rows whose texts no other task is evaluated on; {name!r} has none. "
+                "Give all tasks the same test rows, with test=."
+            )
+        if not kept.all():
             notes.append(
                 f"{name}: {int((~kept).sum())} {split} rows left out: other tasks are evaluated on their texts"
             )

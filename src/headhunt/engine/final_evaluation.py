@@ -45,7 +45,7 @@ LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the l
 ROWS_RESERVE = 0.65  # largest reserve there
 # A rank correlation takes long to bootstrap: seconds per row and training run, and training runs that are compared.
 RANKING_SECONDS, RANKED_TEST_RUNS, RANKED_VALIDATION_RUNS = 1e-4, 12, 24
-PREPARING_ROWS = 2000  # rows that a head is prepared with before it is trained, at most
+PREPARING_ROWS = 2000  # rows that a head is prepared with before it is trained, at most: `head_init.ROWS`
 JobT = TypeVar("JobT", bound=Request)
 
 

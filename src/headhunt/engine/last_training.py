@@ -18,7 +18,7 @@ from headhunt.study.runtime_estimates import worker_timeout
 
 RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
 AGAIN_FRACTION = 0.4  # of the total time that must be left for training again what was trained before a resume
-LEAST_EXAMPLES = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
+LEAST_FRACTION = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
 
 Job = tuple[Request, Path]
 """A request and the file it writes."""
@@ -114,7 +114,7 @@ def _requests(final: FinalEvaluation, trials: Sequence[Trial], seed: int, availa
         fields: dict[str, Any] = {"spec": spec, "rows": rows}
         if final.by_rows and rows is not None and not trial.is_solved:
             examples = rows * spec.recipe.epochs
-            if not final.grows and examples < LEAST_EXAMPLES * _examples_of(trial):
+            if not final.grows and examples < LEAST_FRACTION * _examples_of(trial):
                 continue  # it would know less than the model that was evaluated
             fields["worker_timeout"] = worker_timeout(examples / final.examples_per_second(trial))
         if final.grows:
