@@ -57,7 +57,7 @@ def test_load_tasks_reads_a_folder_of_files_and_folders(files):
     (files / "length.csv").unlink()
     (files / "more").mkdir()
     for name in ("train", "dev", "test"):
-        write_csv(files / "more" / f"{name}.csv", ROWS)
+        write_csv(files / "more" / f"{name}.csv", [(f"{name} of more: {text}", label) for text, label in ROWS])
     (files / "notes.md").write_text("not a task")
     task = load_tasks(files)
     assert [each.name for each in task.tasks] == ["mood", "more"]
