@@ -32,6 +32,8 @@ def test_group_stays_in_one_split_and_one_fold(seed):
     task = Task.load({"text": TEXTS, "label": LABELS, "user": USERS}, group="user", seed=seed)
     train, test = task.splits["train"], task.splits["test"]
     assert not users_of(train) & users_of(test) and len(test) == 16
+    assert len(np.unique(test.column_groups)) == 2, "intervals draw groups"
+    assert test.take(test.groups == test.groups[0]).column_groups is None, "one group has no spread"
     assert task.columns == Columns("text", None, "label", "user") and "group column: user (10 groups)" in task.notes
     users = np.array(train.rows.column("user").to_pylist())
     folds = task.folds(4, seed)

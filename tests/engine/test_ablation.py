@@ -95,6 +95,7 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         run=lambda requests, deadline: [],
         request=lambda job, trial, seed, **fields: job(trial=1, seed=seed, **fields),
     )
+    final.groups_of = lambda rows: None
     final.evaluate = partial(FinalEvaluation.evaluate, final)
     return final
 

@@ -11,7 +11,7 @@ from headhunt.evaluation import compare, measure, metric_names, scorer, select_e
 CLASSES = "single_label_classification"
 
 
-def outputs_with_accuracy(targets: np.ndarray, accuracy: float, rng: np.random.Generator) -> np.ndarray:
+def outputs_with_accuracy(targets: np.ndarray, accuracy: float | np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return outputs of a model that is right on each row with this probability."""
     correct = rng.random(len(targets)) < accuracy
     return np.eye(2)[np.where(correct, targets, 1 - targets)] * 0.8 + 0.1
@@ -43,6 +43,32 @@ def test_compare_accounts_for_randomness_in_training():
         known = comparison.training_std_error > 0 and comparison.training_runs == 4
         claims["with"] += comparison.significant and known
     assert claims["without"] > 150 * 0.15 and claims["with"] <= 150 * 0.08
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1"])
+def test_compare_rarely_separates_equal_models_on_groups(metric):
+    """Issue: 20 users with 20 rows each counted as 400 independent rows, and every third equal model was "better"."""
+    rng = np.random.default_rng(5)
+    groups, claims = np.repeat(np.arange(20), 20), {"rows": 0, "groups": 0}
+    for turn in range(100):
+        targets = np.tile([0, 1], 200)
+        model, baseline = (outputs_with_accuracy(targets, rng.choice([0.6, 0.9], 20)[groups], rng) for _ in range(2))
+        for name, given in (("rows", None), ("groups", groups)):
+            comparison = compare(CLASSES, metric, [model], [baseline], targets, groups=given, seed=turn)
+            claims[name] += comparison.low > 0 or comparison.high < 0
+    assert claims["rows"] > 100 * 0.15 and claims["groups"] <= 100 * 0.09  # 5 % are to be expected
+
+
+def test_groups_of_one_row_change_nothing():
+    rng = np.random.default_rng(6)
+    targets = rng.integers(0, 2, 200)
+    model, baseline = (outputs_with_accuracy(targets, 0.8, rng) for _ in range(2))
+    for metric in ("accuracy", "mcc"):
+        plain, grouped = (
+            compare(CLASSES, metric, [model], [baseline], targets, groups=groups)
+            for groups in (None, np.arange(200)[::-1] * 7)
+        )
+        assert (grouped.gain, grouped.low) == pytest.approx((plain.gain, plain.low), abs=2e-3)
 
 
 def test_compare_detects_gain_of_four_points():

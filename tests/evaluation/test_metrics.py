@@ -255,3 +255,21 @@ def test_format_difference_shows_points_with_sign():
     assert format_difference("accuracy", 0.036) == "+3.6 points"
     assert format_difference("accuracy", -0.036, unit=False) == "-3.6"
     assert format_difference("spearman", -0.0123) == "-0.012"
+
+
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
+def test_interval_of_copied_rows_is_that_of_the_rows(problem_type):
+    """Nine copies of each row tell nothing new: with groups the interval is as wide as before they were copied."""
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.random((60, 3)), rng.integers(0, 3, 60)
+    if problem_type == "multi_label_classification":
+        targets = rng.integers(0, 2, (60, 3)).astype(np.float32)
+    elif problem_type == "regression":
+        outputs, targets = outputs[:, 0], outputs[:, 0] + rng.normal(size=60)
+    groups = np.repeat(np.arange(60), 9)
+    before = evaluate(problem_type, outputs, targets, names(3))
+    copied = evaluate(problem_type, np.repeat(outputs, 9, 0), np.repeat(targets, 9, 0), names(3), groups=groups)
+    for name, score in before.scores.items():
+        found = copied.scores[name]
+        assert found.value == pytest.approx(score.value)
+        assert found.high - found.low == pytest.approx(score.high - score.low, rel=0.2)

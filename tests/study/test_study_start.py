@@ -189,14 +189,19 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
     study.ledger.close()
 
 
-@pytest.mark.parametrize(("fine_tuning", "rows"), [(False, [400, 2000]), (True, [400])])
-def test_evaluate_first_solves_with_more_rows_if_there_is_no_time_to_train(tmp_path, fine_tuning, rows):
+@pytest.mark.parametrize(
+    ("fine_tuning", "threads", "rows"), [(0, None, [400, 2000]), (1, None, [400]), (1, 2, [400, 2000])]
+)
+def test_evaluate_first_solves_with_more_rows_unless_other_machines_would_wait(tmp_path, fine_tuning, threads, rows):
+    """Issue: beside the first candidates it did not end before the last training runs began, and was lost."""
     requests: list[EvaluateTrial] = []
-    evaluate = record(requests, {"small": 0.6})
-    plan = replace(ROWS, fine_tuning=fine_tuning)
-    study = open_study(tmp_path, evaluate, plan=plan, encoders=("small",), solved=True)
+    executor = InlineExecutor(record(requests, {"small": 0.6}))
+    executor.threads_alone = threads
+    plan = replace(ROWS, fine_tuning=bool(fine_tuning))
+    study = open_study(tmp_path, executor=executor, plan=plan, encoders=("small",), solved=True)
     study.evaluate_first()
     assert [request.rows for request in requests] == rows
+    assert all(request.threads == threads for request in requests)
     assert study.more_to_solve() is None
     study.ledger.close()
 

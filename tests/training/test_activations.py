@@ -57,7 +57,7 @@ def evaluate(runner: TrialRunner, spec: Spec, folder) -> tuple[np.ndarray, objec
 
 
 CASES = {
-    "embeddings frozen": (Head(pooling="mean"), Recipe(freeze="embeddings"), 0),
+    "embeddings frozen": (Head(pooling="mean"), Recipe(freeze="embeddings"), None),
     "lowest layer frozen": (Head(pooling="attention"), Recipe(freeze=1), 1),
     "all frozen": (Head(pooling="max"), Recipe(freeze="all"), 2),
     "plain, lowest layer frozen": (Head(), Recipe(freeze=1), 1),
@@ -68,7 +68,7 @@ CASES = {
     "convolutions": (Head(pooling="mean", convolutions=Convolutions(channels=8)), Recipe(freeze=1), 1),
     "blocks": (Head(pooling="mean", blocks=Blocks(heads=2)), Recipe(freeze=1), 1),
     "smart": (Head(pooling="mean"), Recipe(freeze=1, smart=Smart(weight=1.0)), 1),
-    "unfrozen gradually": (Head(pooling="mean"), Recipe(freeze="embeddings", unfreeze="gradual"), 0),
+    "unfrozen gradually": (Head(pooling="mean"), Recipe(freeze=1, unfreeze="gradual"), 1),
     "lora": (Head(pooling="mean"), Recipe(freeze=1, lora=Lora(rank=2)), 1),
 }
 PAIR_CASES = {
@@ -105,13 +105,11 @@ def test_training_from_stored_activations_matches_for_pairs(case, encoders, tmp_
     check_equal_training(pairs(), Spec(encoder=encoders(), head=head, recipe=recipe), layer, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "electra", "modernbert"])
-@pytest.mark.parametrize("freeze", ["embeddings", 1, "all"])
+@pytest.mark.parametrize("family", ["bert", "electra", "modernbert"])
+@pytest.mark.parametrize("freeze", [1, "all"])
 @pytest.mark.parametrize("layers", [1, "mix"])
 def test_smart_perturbs_same_layer_with_and_without_stored_activations(family, freeze, layers, encoders, tmp_path):
     """Loss and gradients of a strongly regularised step must not depend on stored activations."""
-    if family == "albert" and freeze == 1:
-        freeze = "embeddings"  # its layers cannot be frozen one by one
     # A large random start: otherwise rounding decides the direction of the perturbation.
     recipe = Recipe(freeze=freeze, encoder_dropout=0.0, smart=Smart(weight=100.0, radius=0.5, sigma=0.1, eta=1.0))
     spec = Spec(encoder=encoders(family), head=Head(pooling="mean", layers=layers, dropout=0.0), recipe=recipe)
@@ -143,7 +141,7 @@ def test_smart_perturbs_same_layer_with_and_without_stored_activations(family, f
 @pytest.mark.parametrize("head", [Head(), Head(pooling="mean", layers="mix")], ids=["plain", "mix"])
 def test_attach_starts_at_highest_layer_of_every_family(family, head, encoders, tmp_path):
     recipe = Recipe(freeze="all", epochs=8, learning_rate=2e-2, batch_size=8)
-    layer = 0 if family == "albert" else 2  # all depths share one layer
+    layer = None if family == "albert" else 2  # all depths share one layer
     check_equal_training(one_text(), Spec(encoder=encoders(family), head=head, recipe=recipe), layer, tmp_path)
 
 
@@ -175,7 +173,7 @@ def test_remove_restores_the_model(encoders, tmp_path):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"albert"}))
 def test_model_with_several_layers_predicts_after_remove(family, encoders, tmp_path):
     """Transformers adds the hooks that record hidden states in the first pass, which may be an attached one."""
     runner = make_runner(one_text(), tmp_path, stored=True)
@@ -304,11 +302,15 @@ def test_cache_computation_can_be_stopped(encoders, tmp_path):
     assert cache.nearest(1) == 1 and not list(cache.folder.glob("*.partial"))
 
 
-def test_attach_does_nothing_if_embeddings_are_trained(encoders, tmp_path):
+@pytest.mark.parametrize("freeze", ["none", "embeddings"])
+def test_nothing_is_stored_if_all_layers_are_trained(freeze, encoders, tmp_path):
+    """Issue: for frozen embeddings alone, all rows passed through the whole encoder to be stored."""
     cache = make_cache(encoders(), tmp_path)
     runner = make_runner(one_text(), tmp_path / "run", stored=True)
-    training = open_training(runner, Spec(encoder=encoders(), head=Head(pooling="mean"))).training
-    assert attach(training.model, [cache], training.recipe) is None
+    spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=freeze))
+    ready = open_training(runner, spec)
+    assert attach(ready.training.model, [cache], spec.recipe) is None and not list(cache.folder.glob("*/values.npy"))
+    assert runner.activation_caches(spec, ready.tokens) == []
 
 
 def test_attach_does_nothing_if_outputs_differ(encoders, tmp_path, monkeypatch):

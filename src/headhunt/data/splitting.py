@@ -70,6 +70,12 @@ class Split:
         """The number of each row's task; None if there is one task."""
         return self.targets["task"] if self.targets.dtype.names else None
 
+    @property
+    def column_groups(self) -> np.ndarray | None:
+        """The group of each row by the group column; None without one, or if all rows are of one group."""
+        several = self.columns.group is not None and len(np.unique(self.groups)) > 1
+        return self.groups if several else None
+
     def take(self, positions: np.ndarray) -> "Split":
         """Select rows by position, in the given order, or by a boolean mask."""
         positions = np.asarray(positions)

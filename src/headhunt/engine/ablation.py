@@ -168,10 +168,9 @@ def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> A
     rows, outputs = _read_outputs(final, specs, seeds)
     if not outputs[""]:
         raise HeadhuntError("There was no time to evaluate the winner again. Give more time= or none.")
-    targets = final.validation_targets[rows]
-    scores = [final.evaluate(run, targets).scores for run in outputs[""].values()]
+    scores = [final.evaluate(run, rows).scores for run in outputs[""].values()]
     base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))
-    found = [_item(final, name, specs[name], outputs[name], outputs[""], targets) for name in specs if name]
+    found = [_item(final, name, specs[name], outputs[name], outputs[""], rows) for name in specs if name]
     items = [item for item in found if item is not None]
     items.sort(key=lambda item: item.difference)
     evaluated = {item.name for item in items}
@@ -187,7 +186,7 @@ def _item(
     variant: Variant,
     outputs: Mapping[int, np.ndarray],
     winner: Mapping[int, np.ndarray],
-    targets: np.ndarray,
+    rows: np.ndarray,
 ) -> AblationItem | None:
     """Return a variant's score and its difference from the winner's; None if no seed has both.
 
@@ -197,8 +196,9 @@ def _item(
         variant: The variant.
         outputs: Its outputs by seed.
         winner: Outputs of the winner by seed.
-        targets: Targets of the rows.
+        rows: Positions of the rows they predict.
     """
+    targets = final.validation_targets[rows]
     shared = [seed for seed in outputs if seed in winner]
     if not shared:
         return None
@@ -209,7 +209,7 @@ def _item(
         targets["task"] -= targets["task"] > variant.left_out
         metric = ",".join(each for number, each in enumerate(metric.split(",")) if number != variant.left_out)
     problem_type = final.task.problem_type
-    comparison = compare(problem_type, metric, pair[0], pair[1], targets)
+    comparison = compare(problem_type, metric, pair[0], pair[1], targets, groups=final.groups_of(rows))
     # `measure` is signed so that higher is better; an error is shown as it is.
     score = float(np.mean([measure(problem_type, metric, run, targets) for run in pair[0]]))
     return AblationItem(

@@ -403,8 +403,8 @@ class SearchDriver:
         model = study.state.model
         if model is None or model.folder in self._tested or "test" not in self.task.rows:
             return []
-        replaced = study.more_to_solve() is not None or self._requested not in (None, model.folder)
-        if replaced and study.plan is not None and study.plan.only_solves:
+        only_solves = study.plan is not None and study.plan.only_solves
+        if study.more_to_solve() is not None or (only_solves and self._requested not in (None, model.folder)):
             return []  # the model that is tested follows soon
         self._tested.add(model.folder)
         folder = self.directory.models / model.folder

@@ -97,6 +97,14 @@ class FinalEvaluation:
         return np.concatenate([task.splits[name].targets for name in ("train", "validation") if name in task.splits])
 
     @cached_property
+    def validation_groups(self) -> np.ndarray | None:
+        """Groups of the same rows by the group column; None without one."""
+        task = open_task(self.directory.task)
+        found = [task.splits[name].column_groups for name in ("train", "validation") if name in task.splits]
+        groups = [each for each in found if each is not None]
+        return np.concatenate(groups) if len(groups) == len(found) else None
+
+    @cached_property
     def test(self) -> Split:
         """The test rows that models predict: all of them, or the sample of the plan."""
         test = open_task(self.directory.task, ("test",)).splits["test"]
@@ -132,11 +140,17 @@ class FinalEvaluation:
         decisions = decision_scores(self.task.problem_type, self.metric, outputs, targets)
         return measure(self.task.problem_type, self.metric, decisions, targets)
 
-    def evaluate(self, outputs: np.ndarray, targets: np.ndarray) -> Evaluation:
-        """Return the scores of outputs; of several tasks, the mean."""
+    def groups_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the groups of rows that trials are evaluated on; None without a group column."""
+        return None if self.validation_groups is None else self.validation_groups[rows]
+
+    def evaluate(self, outputs: np.ndarray, rows: np.ndarray) -> Evaluation:
+        """Return the scores of outputs on rows that trials are evaluated on; of several tasks, the mean."""
+        targets = self.validation_targets[rows]
         if self.task.tasks:
             return self.evaluate_tasks(outputs, targets)[0]
-        return evaluate(self.task.problem_type, outputs, targets, self.task.labels)
+        groups = self.groups_of(rows)
+        return evaluate(self.task.problem_type, outputs, targets, self.task.labels, groups=groups)
 
     def evaluate_tasks(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[Evaluation, list[Evaluation]]:
         """Return the mean score of outputs of several tasks, and the scores of each task."""

@@ -211,7 +211,8 @@ def _compare(final: FinalEvaluation, contest: Contest, predictions: Mapping[str,
     pairs = paired_runs(contest, predictions)
     if pairs is None:
         return None
-    return compare(final.task.problem_type, final.metric, *pairs, final.test.targets)
+    groups = final.test.column_groups
+    return compare(final.task.problem_type, final.metric, *pairs, final.test.targets, groups=groups)
 
 
 def _deliver(

@@ -16,7 +16,6 @@ from headhunt.storage import remove
 from headhunt.study.requests import AverageModels, FitAllRows, Request
 from headhunt.study.runtime_estimates import worker_timeout
 
-RATE_MARGIN = 1.15  # the last training is laid out for this much less time than there is
 AGAIN_FRACTION = 0.4  # of the total time that must be left for training again what was trained before a resume
 LEAST_FRACTION = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
 
@@ -81,7 +80,8 @@ def fit_all_rows(
         if seed and training_runs is None and not fits:
             break
         until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
-        available = (math.inf if until is None else until - final.budget.now() - 2.0) / RATE_MARGIN
+        # A training that is slower than expected is cut off where its learning rate is low already.
+        available = math.inf if until is None else until - final.budget.now() - 2.0
         requests = _requests(final, untrained, seed, available * min(1.0, final.workers / max(1, len(untrained))))
         final.run([*requests, *(missing(beside) if not seed else ())], until, final.finishing_seconds)
     models = {trial.number: final.directory.final_models(trial.number) for trial in trials}

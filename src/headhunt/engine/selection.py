@@ -106,7 +106,9 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
             continue
         targets = final.validation_targets[rows]
         pair = [decision_scores(final.task.problem_type, final.metric, each, targets) for each in (outputs, other[1])]
-        comparison = compare(final.task.problem_type, final.metric, pair[:1], pair[1:], targets)
+        comparison = compare(
+            final.task.problem_type, final.metric, pair[:1], pair[1:], targets, groups=final.groups_of(rows)
+        )
         if comparison.low <= 0:
             close.append(trial)
     return close

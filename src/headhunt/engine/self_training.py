@@ -139,7 +139,7 @@ def _compare(final: FinalEvaluation, winner: Trial, learner: Trial, count: int) 
     outputs = outputs[[order[int(row)] for row in known[0]]]
     targets, problem_type = final.validation_targets[known[0]], final.task.problem_type
     student, teacher = (decision_scores(problem_type, final.metric, each, targets) for each in (outputs, known[1]))
-    comparison = compare(problem_type, final.metric, [student], [teacher], targets)
+    comparison = compare(problem_type, final.metric, [student], [teacher], targets, groups=final.groups_of(known[0]))
     error = (comparison.high - comparison.low) / 3.92  # the interval has 95 %
     found = SelfTraining(
         count,
@@ -188,10 +188,11 @@ def _deliver_student(
     finish_saved(final, decisions)
     if result.test is not None and outputs is not None:
         decided = apply_thresholds(outputs, decisions.thresholds)[0]
-        scores = evaluate(final.task.problem_type, decided, final.test.targets, final.task.labels).scores
+        test, task = final.test, final.task
+        scores = evaluate(task.problem_type, decided, test.targets, task.labels, groups=test.column_groups).scores
         rejection = score_rejected(final, decisions, outputs)
-        test = replace(result.test, scores={**result.test.scores, STUDENT: dict(scores)}, rejection=rejection)
-        result = replace(result, test=test, test_evaluations=final.state.test_evaluations)
+        tested = replace(result.test, scores={**result.test.scores, STUDENT: dict(scores)}, rejection=rejection)
+        result = replace(result, test=tested, test_evaluations=final.state.test_evaluations)
     sentence = (
         f"{result.verdict.sentence} The delivered model is a student of the winner that also learned from "
         f"{found.texts:,} unlabelled texts: {found.score:.4f} on validation rows, the winner {found.teacher_score:.4f}."

@@ -86,10 +86,12 @@ def score_test_rows(
     if not names:
         return None
     scored = {role: predictions[name][0] for role, name in names.items()} | _references(final)
-    targets, task = final.test.targets, final.task
+    targets, groups, task = final.test.targets, final.test.column_groups, final.task
     if task.tasks:
         return score_tasks(final, scored, paired_runs(contest, predictions))
-    evaluations = {role: evaluate(task.problem_type, one, targets, task.labels) for role, one in scored.items()}
+    evaluations = {
+        role: evaluate(task.problem_type, one, targets, task.labels, groups=groups) for role, one in scored.items()
+    }
     result = TestResult(len(targets), {role: evaluation.scores for role, evaluation in evaluations.items()})
     if task.problem_type == "single_label_classification":
         confusion = {role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)}

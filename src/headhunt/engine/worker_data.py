@@ -204,8 +204,9 @@ class WorkerData:
         return self._tokens[key]
 
     def activation_caches(self, spec: Spec, tokens: Tokens | TaskTokens) -> list[ActivationCache]:
-        """Return the caches of this candidate's activations; none if it trains the embeddings or has a shape."""
-        if not self.settings.cache_activations or spec.recipe.freeze == "none" or spec.recipe.is_solved or spec.shape:
+        """Return the caches of this candidate's activations; none if it trains all layers or has a shape."""
+        trained = spec.recipe.freeze in ("none", "embeddings")
+        if not self.settings.cache_activations or trained or spec.recipe.is_solved or spec.shape:
             return []
         if spec.encoder not in self._encoders:
             self._encoders[spec.encoder] = FrozenEncoder(

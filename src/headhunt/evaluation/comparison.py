@@ -54,11 +54,12 @@ def compare(
     baseline: Sequence[np.ndarray],
     targets: np.ndarray,
     *,
+    groups: np.ndarray | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Return the gain of a model over a baseline, paired by rows and by training runs.
 
-    The interval has two sources. One is the choice of test rows: a bootstrap over rows, the same rows for both models.
+    The interval has two sources. One is the choice of test rows: a bootstrap over rows, the same ones for both models.
     The other is randomness in training: the variance of the gain between pairs of training runs. Without the second,
     two training runs of the same model would often seem to differ significantly. One pair has no such variance.
 
@@ -68,12 +69,15 @@ def compare(
         outputs: Outputs of one or more training runs of the model.
         baseline: Outputs of as many training runs of the baseline; the i-th of both learned from the same rows.
         targets: True values.
+        groups: Group of each row. Rows of a group, such as those of one user, are not independent: groups are drawn
+            instead of rows. Several tasks have none.
         seed: Random seed of the bootstrap.
     """
     scores = [[measure(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
     gains = [run - baseline_run for run, baseline_run in zip(*scores, strict=True)]
-    row_error = _row_error(problem_type, metric, outputs, baseline, targets, seed)
-    return _from_variances(float(np.mean(scores[0]) - np.mean(scores[1])), row_error**2, len(targets), gains)
+    row_error = _row_error(problem_type, metric, outputs, baseline, targets, groups, seed)
+    draws = len(targets if groups is None else np.unique(groups))
+    return _from_variances(float(np.mean(scores[0]) - np.mean(scores[1])), row_error**2, draws, gains)
 
 
 def _row_error(
@@ -82,6 +86,7 @@ def _row_error(
     outputs: Sequence[np.ndarray],
     baseline: Sequence[np.ndarray],
     targets: np.ndarray,
+    groups: np.ndarray | None,
     seed: int,
 ) -> float:
     """Return the standard error of the gain that is due to the choice of rows."""
@@ -90,7 +95,7 @@ def _row_error(
         errors = []
         for number, part in enumerate(models[0][0]):
             runs = [[run[number].outputs for run in model] for model in models]
-            errors.append(_row_error(part.problem_type, part.metric, runs[0], runs[1], part.targets, seed))
+            errors.append(_row_error(part.problem_type, part.metric, runs[0], runs[1], part.targets, None, seed))
         return float(np.sqrt(np.sum(np.square(errors)))) / len(errors)
     if metric == "accuracy":
         # Accuracy is a mean over rows, so the standard error of the bootstrap is known without drawing samples.
@@ -99,11 +104,18 @@ def _row_error(
         ]
         # One row more that only one of the two predicts, for each: a small sample is never certain.
         differences = np.append(correct[0] - correct[1], [1.0, -1.0])
-        return float(np.std(differences, ddof=1) / np.sqrt(len(targets)))
+        deviations = differences - differences.mean()
+        if groups is not None:
+            members = np.unique(groups, return_inverse=True)[1]
+            members = np.append(members, members.max() + np.array([1, 2]))
+            deviations = np.bincount(members, deviations)
+        # Sums of groups, as in cluster-robust standard errors; without groups, the standard error of a mean.
+        count = len(deviations)
+        return float(np.sqrt(np.square(deviations).sum() * count / (count - 1) / len(differences) / len(targets)))
     scorers = [[scorer(problem_type, metric, run, targets) for run in runs] for runs in (outputs, baseline)]
     samples = BOOTSTRAP_SAMPLES if len(targets) <= LARGE else BOOTSTRAP_SAMPLES // 5
     draws = []
-    for weights in bootstrap_weights(np.random.default_rng(seed), len(targets), samples):
+    for weights in bootstrap_weights(np.random.default_rng(seed), len(targets), samples, groups):
         scores, others = (np.array([score(weights) for score in each]) for each in scorers)
         draws.append((scores - others).mean(0))
     return float(np.std(np.concatenate(draws)))
@@ -139,7 +151,7 @@ def standard_error(
     return float(np.std(finite)) if len(finite) else 0.0
 
 
-def _from_variances(gain: float, row_variance: float, rows: int, gains: Sequence[float]) -> Comparison:
+def _from_variances(gain: float, row_variance: float, draws: int, gains: Sequence[float]) -> Comparison:
     """Return the interval and the p-value from the variance over rows and the gains of pairs of training runs."""
     from scipy.stats import t
 
@@ -147,8 +159,8 @@ def _from_variances(gain: float, row_variance: float, rows: int, gains: Sequence
     training_variance = float(np.var(gains, ddof=1)) / len(gains) if freedom else 0.0
     variance = row_variance + training_variance
     # Welch–Satterthwaite: a variance that was estimated from few rows or training runs is itself uncertain.
-    uncertainty = row_variance**2 / max(1, rows - 1) + (training_variance**2 / freedom if freedom else 0.0)
-    distribution = t(variance**2 / uncertainty if uncertainty > 0 else max(1, rows - 1))
+    uncertainty = row_variance**2 / max(1, draws - 1) + (training_variance**2 / freedom if freedom else 0.0)
+    distribution = t(variance**2 / uncertainty if uncertainty > 0 else max(1, draws - 1))
     error = float(np.sqrt(variance))
     half_width = float(distribution.ppf(0.975)) * error
     p_value = float(2 * distribution.sf(abs(gain) / error)) if error > 0 else float(gain == 0)

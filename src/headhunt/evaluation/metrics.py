@@ -244,21 +244,32 @@ def scorer(
     return lambda weights: sign * metrics(weights)[metric]
 
 
-def bootstrap_weights(rng: np.random.Generator, rows: int, samples: int) -> Iterator[np.ndarray]:
+def bootstrap_weights(
+    rng: np.random.Generator, rows: int, samples: int, groups: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """Draw bootstrap samples; yield how often each row was drawn, in batches (samples, rows) that fit into the memory.
 
     Args:
         rng: Source of random numbers.
         rows: Number of rows.
         samples: Number of samples in all.
+        groups: Group of each row. Groups are drawn instead of rows, as a cluster bootstrap does.
     """
+    members = np.arange(rows) if groups is None else np.unique(groups, return_inverse=True)[1]
+    drawn = int(members.max()) + 1
     for start in range(0, samples, BATCH):
-        draws = [rng.integers(0, rows, rows) for _ in range(min(BATCH, samples - start))]
-        yield np.array([np.bincount(draw, minlength=rows) for draw in draws], np.float64)
+        draws = [rng.integers(0, drawn, drawn) for _ in range(min(BATCH, samples - start))]
+        yield np.array([np.bincount(draw, minlength=drawn)[members] for draw in draws], np.float64)
 
 
 def evaluate(
-    problem_type: str, outputs: np.ndarray, targets: np.ndarray, labels: Sequence[str] = (), *, seed: int = 0
+    problem_type: str,
+    outputs: np.ndarray,
+    targets: np.ndarray,
+    labels: Sequence[str] = (),
+    *,
+    groups: np.ndarray | None = None,
+    seed: int = 0,
 ) -> Evaluation:
     """Return the scores of outputs against targets.
 
@@ -267,22 +278,29 @@ def evaluate(
         outputs: Probabilities (rows, labels), or numbers (rows,).
         targets: True class ids, multi-hot rows or numbers, as `Split.targets`.
         labels: Class names.
+        groups: Group of each row. Rows of a group, such as those of one user, count as one draw of the bootstrap.
         seed: Random seed of the bootstrap.
     """
     predictions = decide(problem_type, outputs)
-    rng = np.random.default_rng(seed)
+    rng, rows = np.random.default_rng(seed), len(targets)
     if problem_type == _REGRESSION:
-        scores = _scores(_REGRESSION, regression_metrics(predictions, targets), len(targets), rng)
-        return Evaluation(problem_type, len(targets), scores)
+        scores = _scores(_REGRESSION, regression_metrics(predictions, targets), rows, groups, rng)
+        return Evaluation(problem_type, rows, scores)
     if problem_type == _LABELS:
-        return _evaluate_multi_label(predictions, targets.astype(np.int64), labels, rng)
+        targets = targets.astype(np.int64)
+        scores = _scores(_LABELS, _multi_label_metrics(predictions, targets), rows, groups, rng)
+        hits = (predictions * targets).sum(0)
+        return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
     size = len(labels)
     confusion = _confusion_matrix(predictions, targets, size)
-    samples = rng.multinomial(len(targets), confusion.ravel() / len(targets), BOOTSTRAP_SAMPLES)
-    values = _metrics_of_confusion(confusion[None])
-    sampled = _metrics_of_confusion(samples.reshape(-1, size, size))
-    scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
-    return Evaluation(problem_type, len(targets), scores, class_scores(confusion, labels), confusion.tolist())
+    if groups is not None:
+        scores = _scores(_CLASSES, _class_metrics(predictions, targets, size), rows, groups, rng)
+    else:  # samples of the confusion matrix are as good as samples of rows
+        samples = rng.multinomial(rows, confusion.ravel() / rows, BOOTSTRAP_SAMPLES)
+        values = _metrics_of_confusion(confusion[None])
+        sampled = _metrics_of_confusion(samples.reshape(-1, size, size))
+        scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
+    return Evaluation(problem_type, rows, scores, class_scores(confusion, labels), confusion.tolist())
 
 
 def evaluate_tasks(
@@ -406,20 +424,16 @@ def f1_metrics(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dic
     }
 
 
-def _evaluate_multi_label(
-    predictions: np.ndarray, targets: np.ndarray, labels: Sequence[str], rng: np.random.Generator
-) -> Evaluation:
-    scores = _scores(_LABELS, _multi_label_metrics(predictions, targets), rows := len(targets), rng)
-    hits = (predictions * targets).sum(0)
-    return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
-
-
 def _scores(
-    problem_type: str, metrics: Callable[[np.ndarray], dict[str, np.ndarray]], rows: int, rng: np.random.Generator
+    problem_type: str,
+    metrics: Callable[[np.ndarray], dict[str, np.ndarray]],
+    rows: int,
+    groups: np.ndarray | None,
+    rng: np.random.Generator,
 ) -> dict[str, Score]:
     """Return every metric of a problem type with its bootstrap interval."""
     values = metrics(np.ones((1, rows)))
-    draws = [metrics(weights) for weights in bootstrap_weights(rng, rows, BOOTSTRAP_SAMPLES)]
+    draws = [metrics(weights) for weights in bootstrap_weights(rng, rows, BOOTSTRAP_SAMPLES, groups)]
     return {
         name: _score(values[name][0], np.concatenate([draw[name] for draw in draws]))
         for name in metric_names(problem_type)

@@ -72,11 +72,11 @@ class Plan:
         return self.by_rows and not self.fine_tuning
 
     def saves_as_evaluated(self, rows: int | None) -> bool:
-        """Return True if a head solved on so many rows is saved as it is: there is no time to solve it twice.
+        """Return True if a head solved on so many rows is saved as it is: the time for solving it twice is too long.
 
         A head that has seen nearly all rows is solved again, with the validation rows.
         """
-        return self.only_solves and rows is not None and rows < NEARLY_ALL * self.rows
+        return (self.only_solves or self.grows) and rows is not None and rows < NEARLY_ALL * self.rows
 
     @property
     def grows(self) -> bool:

@@ -138,7 +138,7 @@ class Study:
         return self.ledger.state
 
     def evaluate_first(self) -> None:
-        """Evaluate the solved head of the first encoder, and with more rows if there is no time to train an encoder."""
+        """Evaluate the solved head of the first encoder, and solve it with more rows if the data is large."""
         self._begin()
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
@@ -149,7 +149,10 @@ class Study:
 
     def more_to_solve(self) -> tuple[int, int] | None:
         """Return the solved head that is solved with more rows before anything else, and its rung, if there is one."""
-        alone = self.plan is not None and self.plan.only_solves and len(self.candidates.encoders) < 2
+        if self.plan is None or not self.plan.by_rows or len(self.candidates.encoders) > 1:
+            return None
+        # With all threads it takes no more of the machine than beside others; other machines would wait for it.
+        alone = self.plan.only_solves or self.executor.threads_alone is not None
         return self._baselines.next_of_solved() if alone else None
 
     def _run_alone(self, number: int, rung: int) -> None:

@@ -160,7 +160,7 @@ class ActivationCache:
         with suppress(OSError):
             os.utime(self.folder)  # the least recently used cache is removed first
         if not self.encoder.layers:
-            layer = 0
+            return None
         if self.load(layer) is not None:
             return layer
         return next((lower for lower in range(layer - 1, -1, -1) if self._read(lower) is not None), None)
@@ -237,8 +237,7 @@ class ActivationCache:
         width = self.encoder.states(self.tokens.batch(np.argsort(lengths)[:1]), [layer])[layer].shape[-1]
         layer_size = int(lengths.sum()) * width * 2
         _sweep(self.root, self.folder)
-        every_layer = range(self.encoder.depth + 1 if self.encoder.layers else 1)
-        layers = [number for number in every_layer if not (self.folder / str(number)).exists()]
+        layers = [number for number in range(self.encoder.depth + 1) if not (self.folder / str(number)).exists()]
         if layer_size * len(layers) > ALL_LAYERS_FRACTION * self.budget:
             layers = [layer]
         free = self.budget - directory_size(self.root)

@@ -33,11 +33,12 @@ def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Re
         recipe: Recipe that says which layers are frozen.
 
     Returns:
-        None if the embeddings are trained, nothing is stored, or the family of encoders is not supported.
+        None if no layer is frozen, nothing is stored, or the family of encoders is not supported. Embeddings alone
+        are computed as fast as they are read.
     """
     encoder = caches[0].encoder
     frozen = frozen_layers(recipe, encoder.depth)
-    if frozen is None:
+    if not frozen:
         return None
     starts = [cache.nearest(frozen) for cache in caches]
     if any(start is None for start in starts):
@@ -48,7 +49,7 @@ def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Re
         below = range(max(0, encoder.depth + 1 - taken), layer)
         if not all(cache.has([*below, layer]) for cache in caches):
             layer = 0
-    if not all(cache.has([layer]) for cache in caches):
+    if layer == 0 or not all(cache.has([layer]) for cache in caches):
         return None
     key = (type(model.base_model).__name__, layer, encoder.fingerprint)
     # The model itself: its upper layers may be trained already, if it continues from a checkpoint.
