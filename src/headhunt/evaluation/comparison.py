@@ -11,15 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headhunt.evaluation.metrics import (
-    BOOTSTRAP_SAMPLES,
-    MULTI_TASK,
-    bootstrap_weights,
-    decide,
-    measure,
-    parts_of,
-    scorer,
-)
+from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights
+from headhunt.evaluation.metrics import MULTI_TASK, decide, measure, parts_of, scorer
 
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 

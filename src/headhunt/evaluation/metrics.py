@@ -6,17 +6,16 @@ confusion matrix, so a thousand bootstrap samples of a million rows are drawn as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from headhunt.errors import HeadhuntError
+from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights
 from headhunt.evaluation.correlations import ratio, regression_metrics
 
-BOOTSTRAP_SAMPLES = 1000
-BATCH = 50  # bootstrap samples at a time: weights of all of them would fill the memory
 _CLASSES, _LABELS, _REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MULTI_TASK = "multi_task"
 
@@ -242,24 +241,6 @@ def scorer(
         metrics = _class_metrics(predictions, targets, outputs.shape[1])
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
     return lambda weights: sign * metrics(weights)[metric]
-
-
-def bootstrap_weights(
-    rng: np.random.Generator, rows: int, samples: int, groups: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Draw bootstrap samples; yield how often each row was drawn, in batches (samples, rows) that fit into the memory.
-
-    Args:
-        rng: Source of random numbers.
-        rows: Number of rows.
-        samples: Number of samples in all.
-        groups: Group of each row. Groups are drawn instead of rows, as a cluster bootstrap does.
-    """
-    members = np.arange(rows) if groups is None else np.unique(groups, return_inverse=True)[1]
-    drawn = int(members.max()) + 1
-    for start in range(0, samples, BATCH):
-        draws = [rng.integers(0, drawn, drawn) for _ in range(min(BATCH, samples - start))]
-        yield np.array([np.bincount(draw, minlength=drawn)[members] for draw in draws], np.float64)
 
 
 def evaluate(

@@ -52,6 +52,16 @@ class Baselines:
         """Return a trial of these and the rung it goes on with, if there is one."""
         return self.next_of_solved() or self._next_of_plain()
 
+    def next_alone(self, *, one_machine: bool) -> tuple[int, int] | None:
+        """Return the solved head that is solved with more rows before anything else, and its rung, if there is one.
+
+        With all threads of a machine it takes no longer than beside others; other machines would wait for it.
+        """
+        plan = self._plan
+        if plan is None or not plan.by_rows or len(self._candidates.encoders) > 1:
+            return None
+        return self.next_of_solved() if plan.only_solves or one_machine else None
+
     def next_of_solved(self) -> tuple[int, int] | None:
         """Return the solved head of the chosen encoder with more rows, if there is time for it."""
         for trial in self._state().trials:

@@ -149,11 +149,7 @@ class Study:
 
     def more_to_solve(self) -> tuple[int, int] | None:
         """Return the solved head that is solved with more rows before anything else, and its rung, if there is one."""
-        if self.plan is None or not self.plan.by_rows or len(self.candidates.encoders) > 1:
-            return None
-        # With all threads it takes no more of the machine than beside others; other machines would wait for it.
-        alone = self.plan.only_solves or self.executor.threads_alone is not None
-        return self._baselines.next_of_solved() if alone else None
+        return self._baselines.next_alone(one_machine=self.executor.threads_alone is not None)
 
     def _run_alone(self, number: int, rung: int) -> None:
         """Run a trial and what the callback asks for after it, before anything else and with all threads."""
