@@ -59,7 +59,7 @@ def _throughput(result: dict[str, Any]) -> Speeds:
 
 
 def _features(result: dict[str, Any]) -> Speeds:
-    return _inverse_seconds(result, {"from_zero": "cached, embeddings frozen", "from_half": "cached, half frozen"})
+    return _inverse_seconds(result, {"from_half": "cached, half frozen", "head_alone": "cached, head alone"})
 
 
 def _overhead(result: dict[str, Any]) -> Speeds:

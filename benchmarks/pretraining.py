@@ -15,6 +15,7 @@ Scores in the `.jsonl` file beside the result are not repeated. Test texts are n
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -27,6 +28,7 @@ import pandas
 from draws import CLASSES, sample
 from encoder_ranking import solved_score
 from measure import encoder_folder, finish, options
+from scipy.stats import t
 
 from headhunt.data import Task
 
@@ -155,7 +157,11 @@ def summarize(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             result[name] = {key: value for key, value in each.items() if key not in ("part", "kind")}
     if "original" in result and "pretrained" in result:
         pairs = zip(result["pretrained"]["runs"], result["original"]["runs"], strict=False)
-        result["gain_by_seed"] = [round(new - old, 4) for new, old in pairs]
+        result["gain_by_seed"] = gains = [round(new - old, 4) for new, old in pairs]
+        result["gain"] = round(mean(gains), 4)
+        if len(gains) > 1:  # Student's t over seeds
+            half = float(t.ppf(0.975, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
+            result["gain_low"], result["gain_high"] = round(mean(gains) - half, 4), round(mean(gains) + half, 4)
     return result
 
 

@@ -8,8 +8,9 @@ runs with the Python of its environment in DIR (`v_hf`, `v_setfit`, `v_ag`), or 
 There are two tables. In `same`, all tools have the first encoder. In `own`, Headhunt chooses from all encoders, and
 tools that need a sentence encoder get the one named by `--sentence-encoder`.
 
-Test rows are none that earlier benchmarks scored searches on: sst2's test rows for SST sentences; the test rows of mrpc
-that benchmarks/search.py did not draw, and its dev rows; training rows of trec6 that no draw has.
+The tools do not see the test rows: sst2's test rows for SST sentences; the test rows of mrpc that benchmarks/search.py
+did not draw, and its dev rows; training rows of trec6 that no draw has. Other benchmarks have used some of them:
+anytime.py those of mrpc, stsb and ag_news, others those of sst2 and banking77.
 
     python benchmarks/scoreboard.py --data DIR --peers DIR --encoder DIR --encoders DIR,DIR --cells "same-sst-*"
     python benchmarks/scoreboard.py --summary

@@ -186,11 +186,13 @@ def _running_trial(number: int, specs: list[Spec]) -> list[Event]:
 def _add_outcome(directory: RunDirectory) -> None:
     """Write the model, the result, the ablation and the importances of a finished search."""
     directory.model.mkdir()
-    for name, data in (("headhunt.json", {}), ("config.json", {"encoder": {"num_hidden_layers": 6}})):
+    info = {"spec": {"encoder": ENCODER}}
+    for name, data in (("headhunt.json", info), ("config.json", {"encoder": {"num_hidden_layers": 6}})):
         (directory.model / name).write_text(json.dumps(data))
     state, task = read_state(directory), directory.read_task_info()
-    directory.write_result(make_result(state, task))
-    directory.write_ablation(ABLATION)
+    result = make_result(state, task)
+    directory.write_result(result)
+    directory.write_ablation(replace(ABLATION, trial=result.winner.trial if result.winner else 0))
     directory.write_importances(IMPORTANCES)
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from conftest import WORDS, sentences
@@ -137,6 +138,37 @@ def test_outputs_of_no_texts_are_empty(made, case):
     empty = outputs_of(predictor, [], [])
     assert empty.shape == ((0,) if predictor.problem_type == "regression" else (0, len(predictor.labels)))
     assert predictor.predict([], [] if predictor.pair else None) == []
+
+
+@pytest.mark.parametrize("make", [np.array, pandas.Series, tuple])
+def test_predict_takes_arrays_and_series(made, make):
+    """Issue: "the truth value of an array is ambiguous"."""
+    predictor = made("plain")
+    texts = ["a cat", "the dog was good"]
+    assert predictor.predict(make(texts)) == predictor.predict(texts)
+    assert predictor.predict(make([])) == []
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA])
+def test_predict_refuses_missing_texts(made, missing):
+    with pytest.raises(ModelError, match=r"texts= must contain texts; row 1 has a missing value"):
+        made("plain").predict(["a cat", missing])
+
+
+def test_unknown_precision_is_refused(made):
+    """Issue: fp16 was ignored without a word."""
+    predictor = made("plain")
+    odd = Predictor(
+        predictor.model,
+        predictor.tokenizer,
+        problem_type=predictor.problem_type,
+        labels=predictor.labels,
+        pair=False,
+        spec=predictor.spec,
+        precision="fp16",
+    )
+    with pytest.raises(ModelError, match="precision= must be auto, fp32 or bf16; found 'fp16'"):
+        odd.predict(["a cat"])
 
 
 def test_predict_refuses_wrong_number_of_texts(made):

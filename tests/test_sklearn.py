@@ -12,6 +12,7 @@ import pytest
 from conftest import WORDS, sentences
 from ensembles import TEXTS as ENSEMBLE_TEXTS
 from ensembles import save_case
+from multitask import make_predictor
 from searches import QUICK
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -142,6 +143,14 @@ def test_load_accepts_any_saved_model(encoders, tmp_path):
     assert estimator.encoder == encoders() and estimator.recipe == predictor.recipe
     with pytest.raises(ModelError, match="HeadClassifier"):
         HeadRegressor.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("estimator", [HeadClassifier, HeadRegressor])
+def test_load_refuses_a_model_of_several_tasks(encoders, estimator, tmp_path):
+    """Issue: it was loaded without classes, and `predict` asked for an argument that it does not have."""
+    make_predictor(encoders()).save(tmp_path / "model")
+    with pytest.raises(ModelError, match="headhunt export MODEL --task NAME"):
+        estimator.load(tmp_path / "model", device="cpu")
 
 
 def test_fit_trains_on_all_rows(classifier):

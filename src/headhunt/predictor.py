@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from headhunt.data.texts import find_wrong_text
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions, Prediction, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict
@@ -271,6 +272,9 @@ class Predictor:
             )
         if isinstance(texts, str):
             raise ModelError("texts= must be a list of texts; found one string.")
+        for name, given in (("texts", texts), ("texts_b", texts_b)):
+            if given is not None and (wrong := find_wrong_text(given)):
+                raise ModelError(f"{name}= must contain texts; {wrong}.")
 
     def tokenise(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> Tokens:
         """Return the tokens of texts, truncated as in training."""

@@ -21,6 +21,7 @@ from sklearn.utils.validation import assert_all_finite, check_is_fitted, validat
 
 from headhunt.data import Task
 from headhunt.data.labels import ProblemType
+from headhunt.data.texts import find_wrong_text, text_columns
 from headhunt.engine.api import fit
 from headhunt.errors import ModelError
 from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, decide
@@ -154,11 +155,12 @@ class _HeadEstimator(BaseEstimator):
             raise TypeError("X must contain texts; found sparse data.")
         if not hasattr(X, "__len__") and not hasattr(X, "__array__"):
             X = list(X)
-        columns = _columns(X)
+        columns = text_columns(X)
         if not columns[0]:
             raise ValueError("X must contain at least one text; found 0 sample(s).")
         for column in columns:
-            _check_texts(column)
+            if wrong := find_wrong_text(column):
+                raise ValueError(f"X must contain texts; {wrong}.")
         if not reset and (len(columns) == 2) != self.predictor_.pair:
             fitted, given = ("pairs of texts", "single texts") if self.predictor_.pair else ("single texts", "pairs")
             raise ValueError(f"{type(self).__name__} was fitted on {fitted}; X has {given}.")
@@ -193,7 +195,13 @@ class _HeadEstimator(BaseEstimator):
 
     def _load(self, folder: str | Path, device: str | None = None) -> Predictor:
         options: dict[str, Any] = {"precision": self.precision, "trust_remote_code": self.trust_remote_code}
-        return Predictor.load(folder, device=pick_device(device or self.device), **options)
+        predictor = Predictor.load(folder, device=pick_device(device or self.device), **options)
+        if predictor.tasks:
+            raise ModelError(
+                "An estimator takes a model of one task; the one in this folder has several. Save one of them to a "
+                "folder of its own: headhunt export MODEL --task NAME --out FOLDER"
+            )
+        return predictor
 
     def _set_predictor(self, predictor: Predictor) -> None:
         self.predictor_ = predictor
@@ -390,35 +398,6 @@ def _names(classes: np.ndarray) -> list[str]:
     names = [str(value).strip() for value in classes.tolist()]
     distinct = len(set(names)) == len(names) and all(names)
     return names if distinct else [str(position) for position in range(len(names))]
-
-
-def _columns(X: Any) -> list[list[Any]]:
-    """Return the one or two columns of X."""
-    if hasattr(X, "iloc") and hasattr(X, "columns"):  # a data frame
-        columns = [list(X.iloc[:, number]) for number in range(X.shape[1])]
-    else:
-        rows = X.to_numpy() if hasattr(X, "to_numpy") else X if isinstance(X, list | tuple) else np.asarray(X)
-        if isinstance(rows, np.ndarray):
-            rows = rows.tolist() if rows.ndim else [rows.item()]
-        rows = list(rows)
-        if not rows or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
-            return [rows]
-        widths = {len(row) for row in rows}
-        if len(widths) > 1:
-            raise ValueError(
-                f"X must have equally many texts in each row; found {', '.join(map(str, sorted(widths)))}."
-            )
-        columns = [list(column) for column in zip(*rows, strict=True)]
-    if len(columns) not in (1, 2):
-        raise ValueError(f"X must have one or two texts per row; found {len(columns)} columns.")
-    return columns
-
-
-def _check_texts(column: Sequence[Any]) -> None:
-    for row, text in enumerate(column):
-        if not isinstance(text, str):
-            value = "a missing value (NaN)" if text is None or text != text else f"{type(text).__name__} {text!r:.40}"
-            raise ValueError(f"X must contain texts; row {row} has {value}.")
 
 
 def _nested_fields(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:

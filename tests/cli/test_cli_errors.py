@@ -280,3 +280,13 @@ def test_search_refuses_unknown_metric(encoders, tmp_path):
     words = ["search", data, "--encoder", encoders(), "--metric", "f1", "--out", tmp_path / "run"]
     refuse(*words, fragments=["accuracy", "'f1'"])
     assert not (tmp_path / "run").exists()
+
+
+def test_file_without_permission_is_an_error_of_the_user(tmp_path, monkeypatch):
+    """Issue: `headhunt report` on a folder of another user ended in a traceback, and exit code 1 means a bug."""
+
+    def write(run):
+        raise PermissionError(13, "Permission denied", "run/report.html")
+
+    monkeypatch.setattr("headhunt.report.write", write)
+    refuse("report", tmp_path, fragments=["run/report.html must be readable and writable", "Permission denied"])

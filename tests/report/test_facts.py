@@ -16,11 +16,12 @@ from report_runs import ENCODER, keep_events, make_run
 from headhunt.errors import HeadhuntError
 from headhunt.report import collect_facts
 from headhunt.report.facts import SECTIONS
+from headhunt.report.page import render
 from headhunt.run import schema
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import FinalTestRun, RunResumed, SearchEnded
 from headhunt.run.ledger import LedgerWriter
-from headhunt.run.results import SearchResult
+from headhunt.run.results import SearchResult, SelfTraining
 from headhunt.run.task import INFO
 
 
@@ -107,6 +108,41 @@ def test_facts_show_plain_head_once_if_it_won(copy):
     found = collect_facts(copy)
     assert [row["name"] for row in found["scores"]["metrics"]["accuracy"]] == ["plain head (#0)", "ensemble of 4"]
     assert set(found["confusion"]["models"]) == {"winner"}
+
+
+def test_facts_do_not_give_the_winner_the_scores_of_another_model(copy):
+    """Issue: if the winner was not trained in time, the scores of the model that was delivered had its number."""
+    verdict = RunDirectory(copy).read_result().verdict
+    change_result(copy, verdict=replace(verdict, delivered="best so far"))
+    found = collect_facts(copy)
+    assert found["scores"]["metrics"]["accuracy"][0]["name"] == "best model so far"
+    assert "It was not delivered: the best model so far was." in render(collect_facts(copy))
+
+
+def test_facts_call_a_delivered_student_by_its_name(copy):
+    """Issue: the page called it the winner."""
+    change_result(copy, self_training=SelfTraining(40, 0.8, 0.7, 0.1, 0.0, 0.2, accepted=True))
+    assert collect_facts(copy)["verdict"]["delivered_name"] == "student of the winner"
+    assert "This is the student of the winner." in render(collect_facts(copy))
+
+
+def test_facts_leave_out_the_ablation_of_an_earlier_winner(copy):
+    directory = RunDirectory(copy)
+    ablation = directory.read_ablation()
+    assert "ablation" in collect_facts(copy)
+    directory.write_ablation(replace(ablation, trial=ablation.trial + 1))
+    assert "ablation" not in collect_facts(copy)
+
+
+def test_facts_do_not_draw_a_candidate_with_the_layers_of_another_encoder(copy):
+    """Issue: the number of layers came from the delivered model, which may have another encoder."""
+
+    def layers():
+        return next(stage for stage in collect_facts(copy)["winner"]["stages"] if stage["stage"] == "encoder")["layers"]
+
+    assert layers() == 6
+    (RunDirectory(copy).model / "headhunt.json").write_text(json.dumps({"spec": {"encoder": "another"}}))
+    assert layers() is None
 
 
 def test_facts_mark_verdict_stale_if_search_continued(copy):

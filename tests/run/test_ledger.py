@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -121,6 +122,38 @@ def test_ledger_syncs_once_per_commit(tmp_path, monkeypatch):
         ledger.commit()
         ledger.commit()  # nothing is staged, nothing is synced
         assert len(syncs) == 2 and len(state_of(tmp_path).trials) == 3
+
+
+def test_ledger_is_intact_if_not_even_cutting_it_off_worked(tmp_path, monkeypatch):
+    """Issue: the same events were written once more after what a failing disk had kept of them."""
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    with LedgerWriter(RunDirectory(tmp_path)) as ledger:
+        ledger.begin(STARTED)
+        with monkeypatch.context() as failing:
+            failing.setattr("os.fsync", fail)
+            real, ledger._file = ledger._file, Untruncatable(ledger._file)
+            with pytest.raises(OSError, match="does not answer"):
+                ledger.append(added(0))
+            ledger._file = real
+        ledger.commit()
+        ledger.append(started(0), finished(0))
+    assert state_of(tmp_path).trials[0].results[0].score == 0.5 and len(state_of(tmp_path).trials) == 1
+
+
+class Untruncatable:
+    """A file that cannot be cut off."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def truncate(self, size):
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
 
 
 def test_ledger_torn_at_any_byte_keeps_every_complete_record(tmp_path, monkeypatch):

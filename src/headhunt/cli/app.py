@@ -49,6 +49,10 @@ class Commands(TyperGroup):
             # The reader of the pipe has closed it (`headhunt … | head`). Python must not write there again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except PermissionError as error:
+            name = error.filename or "the file"
+            log(f"error: {name} must be readable and writable by this user; found {error.strerror}.")
+            raise typer.Exit(2) from None
         except OSError as error:
             if not disk_failed(error):
                 raise

@@ -186,7 +186,7 @@ def print_leaderboard(search: Search, console: Console) -> None:
     from headhunt.spec import describe
 
     state, board = search.state, search.leaderboard()
-    table = Table("trial", find_metric(search.settings.metric).name, "rung", "seconds", "candidate")
+    table = Table("trial", find_metric(search.settings.metric).score_name, "rung", "seconds", "candidate")
     for row in [
         *board[:LEADERBOARD_ROWS],
         *(row for row in board[LEADERBOARD_ROWS:] if state.plain and row.trial == state.plain.number),

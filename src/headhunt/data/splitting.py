@@ -1,5 +1,7 @@
 """Assign rows to splits and folds: stratified by target with groups kept together, or in the order of time."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from headhunt.data.columns import Columns
@@ -87,6 +89,13 @@ class Split:
             array[positions] if len(array) else array for array in (self.groups, self.keys, self.words, self.near)
         )
         return Split(self.rows.take(positions), self.columns, targets, *arrays)
+
+
+def join_column_groups(splits: Iterable[Split]) -> np.ndarray | None:
+    """Return the groups of the rows of several splits by the group column; None unless each of them has some."""
+    found = [split.column_groups for split in splits]
+    groups = [each for each in found if each is not None]
+    return np.concatenate(groups) if groups and len(groups) == len(found) else None
 
 
 def find_strata(targets: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,9 @@ def fit(
         "task": {
             "name": task.name,
             "rows": {name: len(split) for name, split in task.splits.items()},
-            "columns": {"text": task.columns.text, "text_b": task.columns.text_b, "label": task.columns.label},
+            "columns": asdict(task.columns),
+            "limit": task.limit,
+            "test_given": task.test_given,
             "warnings": list(task.warnings),
         },
         "seed": seed,
@@ -191,7 +193,7 @@ def score_answers(
     """
     outputs = predictor.outputs(rows.texts(), rows.texts_b(), progress=progress)
     decisions = apply_thresholds(outputs, predictor.thresholds)
-    evaluation = evaluate(predictor.problem_type, decisions, rows.targets, predictor.labels)
+    evaluation = evaluate(predictor.problem_type, decisions, rows.targets, predictor.labels, groups=rows.column_groups)
     if predictor.rejection is None:
         return evaluation, None
     return evaluation, score_rejection(predictor.rejection, outputs, rows.targets, predictor.labels)

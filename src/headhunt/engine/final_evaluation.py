@@ -13,6 +13,7 @@ import numpy as np
 
 from headhunt.data import Split
 from headhunt.data.division import count_large_folds
+from headhunt.data.splitting import join_column_groups
 from headhunt.evaluation import (
     Decisions,
     Evaluation,
@@ -100,9 +101,7 @@ class FinalEvaluation:
     def validation_groups(self) -> np.ndarray | None:
         """Groups of the same rows by the group column; None without one."""
         task = open_task(self.directory.task)
-        found = [task.splits[name].column_groups for name in ("train", "validation") if name in task.splits]
-        groups = [each for each in found if each is not None]
-        return np.concatenate(groups) if len(groups) == len(found) else None
+        return join_column_groups(task.splits[name] for name in ("train", "validation") if name in task.splits)
 
     @cached_property
     def test(self) -> Split:

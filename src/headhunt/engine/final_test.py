@@ -29,7 +29,7 @@ from headhunt.evaluation import (
     apply_temperature,
     compare,
     decision_scores,
-    format_score,
+    format_validation_score,
     measure,
     standard_error,
 )
@@ -373,7 +373,7 @@ def _with_reference(final: FinalEvaluation, verdict: Verdict, scores: Sequence[f
     return replace(
         verdict,
         sentence=f"{verdict.sentence} TF-IDF with a linear model scores higher on validation rows "
-        f"({format_score(final.metric, score)}); it is not delivered because it is no encoder, "
+        f"({format_validation_score(final.metric, score)}); it is not delivered because it is no encoder, "
         "but scikit-learn fits it in seconds.",
     )
 

@@ -103,7 +103,8 @@ def score_test_rows(
     if WINNER not in names:
         return result
     winner = outputs[names[WINNER]][0]
-    held_out = final.held_out(contest.winner, final.directory.models / names[WINNER])
+    model = final.directory.models / names[WINNER]
+    held_out = final.held_out(_trial_of(final, contest, model), model)
     if task.problem_type == "regression":
         return replace(result, errors=None if held_out is None else bound_errors(*held_out, winner, targets))
     several = task.problem_type == "multi_label_classification"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headhunt.errors import HeadhuntError
-from headhunt.evaluation import Comparison, format_difference, format_score
+from headhunt.evaluation import Comparison, format_difference, format_score, format_validation_score
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, Claim, Delivered, TestResult, Verdict
 from headhunt.run.state import State
 
@@ -103,7 +103,7 @@ def add_ensemble(
         members: Candidates in the ensemble.
         note: Why a better ensemble was not delivered.
     """
-    single, mean = (None if score is None else format_score(metric, score) for score in scores)
+    single, mean = (None if score is None else format_validation_score(metric, score) for score in scores)
     if verdict.delivered == ENSEMBLE:
         tested = test.scores.get(ENSEMBLE) if test else None
         result = "" if tested is None else f"; it reaches {format_score(metric, tested[metric].value)} on the test rows"

@@ -129,6 +129,11 @@ def format_score(metric: str, value: float) -> str:
     return f"{found.name} {value:.3f}"
 
 
+def format_validation_score(metric: str, score: float) -> str:
+    """Return a score that a search maximizes in text; an error, which is negated there, is shown as it is."""
+    return format_score(metric, score if find_metric(metric).higher_is_better else -score)
+
+
 def format_difference(metric: str, value: float, *, unit: bool = True) -> str:
     """Return a difference of two scores in text: "+3.6 points", "-0.012".
 

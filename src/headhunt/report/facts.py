@@ -24,6 +24,7 @@ from headhunt.report.figures import (
     progress_figure,
     space_figure,
 )
+from headhunt.report.markup import DELIVERED
 from headhunt.report.run_data import RunData
 from headhunt.report.svg import shorten
 from headhunt.report.terminal import format_duration
@@ -138,7 +139,11 @@ def _headline(run: RunData) -> str:
 
 
 def _verdict(run: RunData) -> dict[str, Any] | None:
-    return asdict(run.result.verdict) if run.result else None
+    if run.result is None:
+        return None
+    student = run.result.self_training is not None and run.result.self_training.accepted
+    name = "student of the winner" if student else DELIVERED.get(run.result.verdict.delivered)
+    return {**asdict(run.result.verdict), "delivered_name": name}
 
 
 def _scores(run: RunData) -> dict[str, Any] | None:
@@ -156,7 +161,9 @@ def _scores(run: RunData) -> dict[str, Any] | None:
         SOLVED: "frozen encoder, solved head",
         TFIDF: "TF-IDF, linear model",
     }
-    if run.plain_won and WINNER in scores:
+    if run.result is not None and run.result.verdict.delivered == "best so far":
+        names[WINNER] = DELIVERED["best so far"]  # the winner was not trained in time
+    elif run.plain_won and WINNER in scores:
         names[WINNER] = f"plain head (#{run.winner.number})" if run.winner else "plain head"
         scores.pop(PLAIN, None)
     rows = _scores_by_metric({role: scores[role] for role in names if role in scores}, names, run.settings.metric)
@@ -203,7 +210,11 @@ def _candidate(run: RunData, trial: Trial | None) -> dict[str, Any] | None:
         "description": describe(trial.spec),
         "spec": trial.spec_data,
         "stages": stages(
-            trial.spec, run.layers, run.task.pair, run.task.problem_type, len(run.task.tasks or run.task.labels)
+            trial.spec,
+            run.layers_of(trial.spec),
+            run.task.pair,
+            run.task.problem_type,
+            len(run.task.tasks or run.task.labels),
         ),
         "recipe": recipe_words(trial.spec),
     }
@@ -216,8 +227,10 @@ def _importance(run: RunData) -> list[dict[str, Any]]:
 
 
 def _ablation(run: RunData) -> dict[str, Any] | None:
-    if run.ablation is None or not run.ablation.items:
+    if run.ablation is None or not run.ablation.items or run.winner is None:
         return None
+    if run.ablation.trial != run.winner.number:
+        return None  # of another winner, before the search was resumed
     items = sorted(run.ablation.items, key=lambda item: item.difference)
     base = {"score": run.ablation.base.value, "low": run.ablation.base.low, "high": run.ablation.base.high}
     return {"metric": run.metric, "base": base, "items": [asdict(item) for item in items]}

@@ -38,6 +38,7 @@ DELIVERED = {
     "winner": "This model is the winner of that search.",
     "plain": "This model is the plain head.",
     "best so far": "This model is the best one that was ready when the time limit was reached.",
+    STUDENT: "This model is a student of the delivered model of that search.",
     ENSEMBLE: "This model is the ensemble of the best candidates of that search.",
 }
 
@@ -238,7 +239,7 @@ class _Card:
         if self.members:
             lines[0] += f" The predictions are the mean of {len(self.members)} models."
         if self.verdict is not None and self.verdict.sentence:
-            delivered = ENSEMBLE if self.members else self.verdict.delivered
+            delivered = ENSEMBLE if self.members else STUDENT if self.role == STUDENT else self.verdict.delivered
             lines.append(f"> {escape_text(self.verdict.sentence.removesuffix('.'))}. {DELIVERED[delivered]}")
         return "\n\n".join(lines)
 
@@ -283,7 +284,8 @@ class _Card:
         if self.result and self.result.test and self.result.test.tasks:
             return task_card.scores(self.result.test, self.role)
         if not known:
-            return ["Not tested: there were no test rows, or no time."]
+            tested = "Not tested: there were no test rows, or no time."
+            return [tested if self.result else "No scores are stored with this model."]
         rows = f"{self.test_rows:,} test rows" if self.test_rows else "The test rows"
         unseen = ", which played no part in choosing the model" if self.result else ""
         parts = [f"{rows}{unseen}; 95 % intervals by bootstrap."]
@@ -412,12 +414,15 @@ class _Card:
         standard = replace(standard, recipe=replace(standard.recipe, max_length=self.recipe.max_length))
         own_spec = self.spec.canonical() != standard.canonical()
         columns = {f"--{role.replace('_', '-')}": name for role, name in self.data.columns.items()}
+        source = self.facts.get("task") or {}
         options = {
             "--out": self.folder,
             "--encoder": self.base or "ENCODER",
             "--spec": "spec.json" if own_spec else None,
             "--max-length": None if self.recipe.max_length == Recipe().max_length else self.recipe.max_length,
             **columns,
+            "--limit": source.get("limit"),
+            "--test": "TEST" if source.get("test_given") else None,
             "--problem-type": self.problem_type,
             "--seed": self.facts.get("seed"),
         }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headhunt import storage
 from headhunt.report.facts import collect_facts
-from headhunt.report.markup import DELIVERED, Facts, description_list, statement
+from headhunt.report.markup import Facts, description_list, statement
 from headhunt.report.sections import SECTIONS
 from headhunt.report.svg import number, read_asset, signed
 from headhunt.report.terminal import format_duration
@@ -102,7 +102,7 @@ def _opening(found: Facts) -> str:
         f"validation {run['metric']}": number(winner.get("score")) if winner else None,
         "gain on test rows": signed(verdict["gain"]) if verdict.get("gain") is not None else None,
         "training rows": f"{found['data']['rows']['train']:,}",
-        "delivered": DELIVERED.get(verdict.get("delivered", "")),
+        "delivered": verdict.get("delivered_name"),
     }
     return "".join(parts) + description_list(
         {name: text for name, text in numbers.items() if text is not None}, "strip"

@@ -18,7 +18,7 @@ from headhunt.run.results import PLAIN, WINNER, AblationResult, Importances, Sea
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.run.task import TaskInfo
-from headhunt.spec import Leaf, Space
+from headhunt.spec import Leaf, Space, Spec
 from headhunt.storage import read_json
 from headhunt.study.candidates import Candidates
 
@@ -117,16 +117,38 @@ class RunData:
         }
         return evaluate_validation(self.directory.task, predictions, self.settings.metric), VALIDATION_ROWS
 
-    @cached_property
+    @property
     def layers(self) -> int | None:
-        """The number of encoder layers, from the configuration of a model on disk or of the encoder itself."""
-        for place in (self.model, Path(self.settings.encoder)):
-            try:
-                config = read_json(place / "config.json") if place else {}
-            except (OSError, ValueError):
-                continue
-            for part in (config, config.get("encoder") if isinstance(config, dict) else None):
+        """The number of layers of the first encoder; None if it is not known."""
+        return self._layers(self.settings.encoder)
+
+    def layers_of(self, spec: Spec) -> int | None:
+        """Return the number of layers of a candidate's encoder; None if it is not known."""
+        return spec.shape.depth if spec.shape else self._layers(spec.encoder)
+
+    def _layers(self, encoder: str) -> int | None:
+        """Read the number of layers from the configuration of a model on disk with this encoder, or of the encoder."""
+        places = [Path(encoder)]
+        if self.model is not None and _encoder_of(self.model) == encoder:
+            places.insert(0, self.model)
+        for place in places:
+            config = _read(place / "config.json")
+            for part in (config, config.get("encoder")):
                 for name in ("num_hidden_layers", "n_layers", "num_layers"):
                     if isinstance(part, dict) and isinstance(part.get(name), int):
                         return int(part[name])
         return None
+
+
+def _encoder_of(model: Path) -> str | None:
+    """Return the encoder that a saved model was made from; None if it is not known, or was built from a shape."""
+    spec = _read(model / "headhunt.json").get("spec")
+    return str(spec.get("encoder")) if isinstance(spec, dict) and not spec.get("shape") else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

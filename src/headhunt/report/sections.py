@@ -10,7 +10,6 @@ from headhunt.report import charts, page_decisions
 from headhunt.report.charts import NARROW
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.markup import (
-    DELIVERED,
     Facts,
     both_widths,
     css_class,
@@ -87,9 +86,9 @@ def _architecture(found: Facts) -> str:
     frozen = [("hatch", "frozen")] if encoder["embeddings_frozen"] else []
     keys = [("accent", "trained"), *frozen, ("point", "read by the head")]
     notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
-    delivered = found.get("verdict", {}).get("delivered", "")
-    if delivered in ("plain", "ensemble") and winner["trial"]:
-        notes = f" It was not delivered: the {DELIVERED[delivered]} was.{notes}"
+    verdict, plain = found.get("verdict", {}), found.get("plain") or {}
+    if verdict.get("delivered", "winner") != "winner" and winner["trial"] != plain.get("trial"):
+        notes = f" It was not delivered: the {verdict['delivered_name']} was.{notes}"
     spec = json.dumps(winner["spec"], indent=2, ensure_ascii=False)
     return (
         f"<p>Candidate #{winner['trial']}: {escape(winner['description'])}.{notes}</p>"
@@ -392,7 +391,7 @@ def _rungs(rungs: Sequence[Facts]) -> str:
 def _load(found: Facts) -> str:
     if "load" not in found:
         return ""
-    name = DELIVERED.get(found.get("verdict", {}).get("delivered", ""))
+    name = found.get("verdict", {}).get("delivered_name")
     text = f"This is the {name}. " if name else ""
     return (
         f"<pre><code>{escape(chr(10).join(found['load']['lines']))}</code></pre>"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from headhunt.data import Task
+from headhunt.data.splitting import join_column_groups
 from headhunt.evaluation import (
     DEFAULT_METRIC,
     decision_scores,
@@ -51,7 +52,12 @@ def evaluate_validation(
         return _evaluate_tasks(task, outputs, targets, metric or "")
     metric = metric or DEFAULT_METRIC[task.problem_type]
     decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
-    evaluations = {role: evaluate(task.problem_type, given, targets, task.labels) for role, given in decisions.items()}
+    every_group = join_column_groups(splits)
+    groups = None if every_group is None else every_group[rows]
+    evaluations = {
+        role: evaluate(task.problem_type, given, targets, task.labels, groups=groups)
+        for role, given in decisions.items()
+    }
     scores = {role: evaluation.scores for role, evaluation in evaluations.items()}
     if task.problem_type == "regression":
         return TestResult(len(rows), scores)

@@ -92,6 +92,7 @@ class LedgerWriter:
             self.state, size = read_ledger(directory.ledger) if directory.ledger.is_file() else (State(), 0)
             self._file = _open_without_links(directory.ledger)
             self._size = size
+            self._torn = False  # whether the file may have bytes after that size
             self._file.truncate(size)
             sync_directory(directory.path)  # a new file's name is durable only with its directory
         except BaseException:
@@ -134,6 +135,9 @@ class LedgerWriter:
             raise RunError(f"The ledger of {self.directory.path} is closed.")
         if not self._staged:
             return
+        if self._torn:
+            self._file.truncate(self._size)
+            self._torn = False
         data = memoryview(b"".join(self._staged))
         end = self._size + len(data)
         try:
@@ -142,6 +146,7 @@ class LedgerWriter:
             os.fsync(self._file.fileno())
         except OSError:
             # The events stay staged for the next commit; the part that was written must not come before them.
+            self._torn = True
             with suppress(OSError):
                 self._file.truncate(self._size)
             raise

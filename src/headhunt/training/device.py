@@ -71,7 +71,13 @@ def sixteen_bit(device: torch.device) -> bool:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return a context for the forward pass: bfloat16 if requested, or if "auto" finds it faster."""
+    """Return a context for the forward pass: bfloat16 if requested, or if "auto" finds it faster.
+
+    Raises:
+        ModelError: If the precision is not known.
+    """
+    if precision not in ("auto", "fp32", "bf16"):
+        raise ModelError(f"precision= must be auto, fp32 or bf16; found {precision!r}.")
     if precision == "bf16" or (precision == "auto" and sixteen_bit(device)):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

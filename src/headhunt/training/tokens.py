@@ -247,7 +247,7 @@ def tokenise(
 
 
 def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    if not texts:
+    if not len(texts):  # an array has no truth value
         return []
     encoded = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
