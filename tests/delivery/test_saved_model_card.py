@@ -146,7 +146,7 @@ def test_card_is_rendered_for_missing_facts_and_odd_names():
         "spec": None,
     }
     text = card.render(bare)
-    assert "Not tested" in text and "None" not in text and "model-index" not in front_matter(text)
+    assert "No scores are stored" in text and "None" not in text and "model-index" not in front_matter(text)
     odd = ["---", "a|b", "`x`", "``", "<script>", "line\nbreak", "", "é" * 200, ": {", "#", "[x](y)", "%", "\u202e"]
     score = {"value": 0.5, "low": 0.25, "high": 0.75}
     spec = Spec(encoder="org/name", head=Head(siamese="cosine", pooling="mean"), recipe=Recipe(truncation="middle"))
