@@ -19,7 +19,7 @@ from headhunt.study.executors import Executor
 from headhunt.study.requests import MeasureThroughput, Request
 
 ATTEMPTS = 3  # of the measurement, if its worker dies
-MEASURED_ROWS, MEASURED_SECONDS = 128, 2.0  # of the measurement that a plan is based on
+MEASURED_ROWS, MEASURED_SECONDS = 128, 1.0  # of the measurement that a plan is based on
 TRAINING_FACTOR = 3.3  # cost of a training example, relative to a pass through the frozen encoder
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
