@@ -36,6 +36,7 @@ from headhunt.study.requests import (
     SaveAllFolds,
     SaveFirstFold,
 )
+from headhunt.training.features import Features
 from headhunt.training.tokens import Tokens
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -90,6 +91,29 @@ def test_request_that_runs_alone_has_more_threads(runner, encoders, tmp_path, mo
         runner.run(request(candidate(encoders()), tmp_path, threads=number))
         assert torch.get_num_threads() == before
     assert set(threads[:FOLDS]) == {before + 1} and set(threads[FOLDS:]) == {before}
+
+
+@pytest.mark.parametrize("recipe", [{}, {"freeze": 1}, {"stopping": "best"}])
+def test_initial_features_are_computed_once_for_all_folds_and_candidates(encoders, tmp_path, monkeypatch, recipe):
+    save_task(Task.load(sentences(90)), tmp_path / "task")
+    passes: list[int] = []
+    compute = Features._compute
+    monkeypatch.setattr(
+        Features, "_compute", lambda self, rows, stop: passes.append(len(rows)) or compute(self, rows, stop)
+    )
+    spec = candidate(encoders(), epochs=1, head_init="solved", standardize=True, **recipe)
+    other = replace(spec, recipe=replace(spec.recipe, learning_rate=1e-4), head=replace(spec.head, dropout=0.3))
+    runner = make_runner(tmp_path)
+    for number, asked in enumerate((spec, spec, other)):
+        assert runner.run(request(asked, tmp_path / str(number), seed=number % 2)).outcome == "ok"
+    assert passes == [len(runner.targets)]
+    # Whichever candidate came first, the result is the same.
+    assert make_runner(tmp_path).run(request(other, tmp_path / "alone", seed=0)).outcome == "ok"
+    np.testing.assert_array_equal(outputs(tmp_path / "2", 2)[1], outputs(tmp_path / "alone", 2)[1])
+    passes.clear()
+    mixed = replace(spec, head=Head(pooling="attention"))
+    assert runner.run(request(mixed, tmp_path / "mixed")).outcome == "ok"
+    assert len(passes) == FOLDS and max(passes) < len(runner.targets)  # random layers: every fold has its own
 
 
 def test_third_of_the_budget_is_one_complete_training_run(runner, encoders, tmp_path):

@@ -19,7 +19,7 @@ from headhunt.modeling.tokenizer import train_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.device import pick_device
-from headhunt.training.features import Features, TaskFeatures
+from headhunt.training.features import Features, InitialFeatures, TaskFeatures
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.solve import Solving, SolvingTasks
@@ -191,7 +191,7 @@ def assemble(
     device: torch.device,
     precision: str,
     gradient_accumulation_steps: int = 1,
-    features: Features | TaskFeatures | None = None,
+    features: Features | TaskFeatures | InitialFeatures | None = None,
     rows: np.ndarray | None = None,
     groups: np.ndarray | None = None,
 ) -> tuple[Training | Solving | SolvingTasks, Predictor]:
@@ -208,7 +208,8 @@ def assemble(
         device: Device to train on.
         precision: "auto", "fp32" or "bf16".
         gradient_accumulation_steps: Number of micro-batches per step.
-        features: Features of all rows of the task that other candidates share, for a head that is solved.
+        features: Features of all rows of the task that other candidates share, for a head that is solved or starts
+            from a solution.
         rows: Positions of the training rows among them.
         groups: Groups of near-duplicates among the training rows, for a head that is solved.
     """
@@ -224,7 +225,8 @@ def assemble(
     )
     kinds = [(each.problem_type, each.outputs) for each in task.tasks]
     if spec.recipe.is_solved:
-        features = make_features(predictor.model, tokens, precision) if features is None else features
+        if features is None or isinstance(features, InitialFeatures):
+            features = make_features(predictor.model, tokens, precision)
         rows = np.arange(len(tokens)) if rows is None else rows
         if isinstance(features, TaskFeatures):
             return SolvingTasks(model, features, rows, targets, tasks=kinds, groups=groups, seed=seed), predictor
@@ -255,6 +257,7 @@ def assemble(
         device=device,
         precision=precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
+        initial=(features, rows) if isinstance(features, InitialFeatures) and rows is not None else None,
     )
     return training, predictor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,21 @@ from headhunt.engine.assembly import (
 )
 from headhunt.engine.folds import Fold, WorkingRows, working_rows
 from headhunt.evaluation import fit_thresholds
+from headhunt.modeling.build import heads_of
 from headhunt.run.directory import RunDirectory, read_predictions
 from headhunt.run.task import open_task, tested_rows
-from headhunt.spec import Spec
+from headhunt.spec import Head, Spec
 from headhunt.storage import cache_dir
 from headhunt.study.requests import Request
 from headhunt.training.activations import ActivationCache, FrozenEncoder
 from headhunt.training.device import pick_device
-from headhunt.training.features import Features, TaskFeatures
+from headhunt.training.features import Features, InitialFeatures, TaskFeatures
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
 SAMPLE = 256  # texts that costs are measured with
+AFTER_FEATURES = ("mlp.", "output.")  # parts of a head that read its features
+INITIAL_FEATURES = 4  # architectures whose initial features are kept
 
 Texts = tuple[list[str], list[str] | None, np.ndarray | None]
 """First texts, second texts of pairs, and the number of each row's task if there are several."""
@@ -86,6 +89,7 @@ class WorkerData:
         self._encoders: dict[str, FrozenEncoder] = {}
         self._tokenizers: dict[Any, Any] = {}
         self._features: dict[Any, Features | TaskFeatures] = {}
+        self._initial: dict[Any, InitialFeatures] = {}
 
     @cached_property
     def rows(self) -> WorkingRows:
@@ -148,6 +152,8 @@ class WorkerData:
             key = (architecture_key(spec), init_seed if spec.head.plain else None)
             features = self._features_for(key, model, tokens)
             shared = {"features": features, "rows": rows, "groups": self.groups[rows]}
+        elif isinstance(tokens, Tokens) and len(self.folds) > 1:  # else there are many rows, and few are used
+            shared = {"features": self._initial_features(spec, model, tokens), "rows": rows}
         training, predictor = assemble(
             self.task,
             spec,
@@ -179,6 +185,23 @@ class WorkerData:
             self._features.clear()  # features of one encoder may take a gigabyte
             self._features[key] = make_features(model.to(self.device), tokens, self.settings.precision)
         return self._features[key]
+
+    def _initial_features(self, spec: Spec, model: Any, tokens: Tokens) -> InitialFeatures | None:
+        """Return the initial features of a head, which all candidates with the same ones share.
+
+        None if they depend on the seed, as those of heads with layers before their features do.
+        """
+        parameters = [name for head in heads_of(model) for name, _ in head.named_parameters()]
+        if spec.head.plain or spec.shape or not all(name.startswith(AFTER_FEATURES) for name in parameters):
+            return None
+        same = replace(spec, head=replace(spec.head, dropout=Head().dropout, mlp=None))
+        # Layers that are frozen may come from stored activations, which are rounded.
+        key = (architecture_key(same), spec.recipe.freeze)
+        features = self._initial.pop(key, None) or InitialFeatures(tokens, self.settings.precision)
+        self._initial[key] = features  # those that were used last are at the end
+        if len(self._initial) > INITIAL_FEATURES:
+            del self._initial[next(iter(self._initial))]
+        return features
 
     def _working_splits(self) -> list[Split]:
         """Return the working rows of each split, in the order of `rows.positions`."""

@@ -87,6 +87,37 @@ class Features:
             self.seconds += time.perf_counter() - began
 
 
+class InitialFeatures:
+    """The features of all rows of a task, before a model is trained; models with the same initial weights share them.
+
+    All rows are computed at once, so that the values do not depend on which model is trained first.
+
+    Args:
+        tokens: The rows.
+        precision: "auto", "fp32" or "bf16".
+    """
+
+    def __init__(self, tokens: Tokens, precision: str = "auto") -> None:
+        self.tokens, self.precision = tokens, precision
+        self._values: np.ndarray | None = None
+
+    def get(
+        self,
+        model: PreTrainedModel,
+        module: nn.Module | None,
+        rows: np.ndarray,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray:
+        """Return features (rows, features), from a model that has not been trained yet; see `Features`.
+
+        Raises:
+            StoppedError: If `stop` returns True before they are complete.
+        """
+        if self._values is None:
+            self._values = Features(model, self.tokens, self.precision, module).get(np.arange(len(self.tokens)), stop)
+        return self._values[rows]
+
+
 class TaskFeatures:
     """The features of several tasks.
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headhunt.modeling.build import heads_of, output_of
 from headhunt.modeling.heads import HeadModule, Similarity
 from headhunt.spec import Recipe
-from headhunt.training.features import Features, feature_blocks
+from headhunt.training.features import Features, InitialFeatures, feature_blocks
 from headhunt.training.logistic import fit_linear
 from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.task_tokens import TaskTokens
@@ -68,6 +68,7 @@ def prepare_heads(
     standardizers: Sequence[Standardizer],
     precision: str = "auto",
     seed: int = 0,
+    initial: tuple[InitialFeatures, np.ndarray] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Fit the standardizers and set the initial weights that a recipe asks for, before the first step.
@@ -81,6 +82,7 @@ def prepare_heads(
         standardizers: The standardizer of each head's features, if the recipe has them.
         precision: "auto", "fp32" or "bf16".
         seed: Random seed of the sample of rows.
+        initial: Initial features of all rows of the only task, and the numbers of the training rows among them.
         stop: Called between batches.
 
     Raises:
@@ -92,7 +94,8 @@ def prepare_heads(
         assert isinstance(objective, Objective)
         only = heads[0] if heads else None
         standardizer = standardizers[0] if standardizers else None
-        _prepare_head(model, only, tokens, targets, objective, recipe, standardizer=standardizer, **shared)
+        shared |= {"standardizer": standardizer, "initial": initial}
+        _prepare_head(model, only, tokens, targets, objective, recipe, **shared)
         return
     for number, head in enumerate(heads):
         rows = np.flatnonzero(tokens.tasks == number)
@@ -117,6 +120,7 @@ def _prepare_head(
     precision: str,
     seed: int,
     stop: Callable[[], bool],
+    initial: tuple[InitialFeatures, np.ndarray] | None = None,
 ) -> None:
     """Prepare one head, or the encoder's own if it is None, with rows of its task.
 
@@ -131,6 +135,7 @@ def _prepare_head(
         precision: "auto", "fp32" or "bf16".
         seed: Random seed of the sample of rows.
         stop: Called between batches.
+        initial: See `prepare_heads`.
 
     Raises:
         StoppedError: If `stop` returns True.
@@ -142,7 +147,11 @@ def _prepare_head(
         return
     rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
     # Hooks run in the order they were added, so the standardizer, which is still the identity, changes nothing here.
-    features = Features(model, tokens, precision, head.dropout if head else None).get(rows, stop)
+    module = head.dropout if head else None
+    if initial is None:
+        features = Features(model, tokens, precision, module).get(rows, stop)
+    else:
+        features = initial[0].get(model, module, initial[1][rows], stop)
     if standardizer is not None:
         standardizer.fit(features)
     if solved:

@@ -28,6 +28,7 @@ from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device, set_seed
 from headhunt.training.dropout import quick_dropout
+from headhunt.training.features import InitialFeatures
 from headhunt.training.head_init import Standardizer, prepare_heads
 from headhunt.training.objectives import Objective, Perturbation, TaskObjectives, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule, unfreezing
@@ -72,6 +73,7 @@ class Training:
         device: Device to train on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
         gradient_accumulation_steps: Number of micro-batches per step. The gradient is that of the complete batch.
+        initial: Initial features that trainings share, and the numbers of the training rows among them.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Training:
         device: torch.device | None = None,
         precision: str = "auto",
         gradient_accumulation_steps: int = 1,
+        initial: tuple[InitialFeatures, np.ndarray] | None = None,
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device)
@@ -95,8 +98,10 @@ class Training:
             if len(held):
                 self.held_out = HeldOut(tokens.take(held), objective.targets(targets[held]), objective, recipe)
                 tokens, targets = tokens.take(rows), targets[rows]
+                initial = (initial[0], initial[1][rows]) if initial else None
         self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
         self.precision, self.gradient_accumulation_steps = precision, gradient_accumulation_steps
+        self._initial = initial
         self.targets = objective.targets(targets).to(self.device)
         self.frozen = freeze(model, recipe)
         lowest = recipe.freeze if isinstance(recipe.freeze, int) else 0
@@ -140,6 +145,7 @@ class Training:
                 standardizers=self.standardizers,
                 precision=self.precision,
                 seed=self.seed,
+                initial=self._initial,
                 stop=stop,
             )
             self._prepared = True
