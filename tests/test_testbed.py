@@ -16,7 +16,7 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
-portfolio, weight_sharing = map(import_module, ("portfolio", "weight_sharing"))
+portfolio, weight_sharing, ensemble_size = map(import_module, ("portfolio", "weight_sharing", "ensemble_size"))
 
 ROWS, TEST_ROWS = 90, 60
 
@@ -353,3 +353,10 @@ def test_weight_sharing_is_compared_with_one_fold_at_equal_cost(made_up, items):
     assert perfect["tau"] == 1.0 and perfect["chosen"] == result["test_best"] > perfect["one_fold_chosen"]
     assert perfect["one_fold_candidates"] == 2 and wrong["one_fold_candidates"] == len(shared)
     assert wrong["one_fold_chosen"] == pytest.approx(result["one_fold"]["chosen"], abs=1e-4) and wrong["tau"] < 0
+
+
+def test_ensembles_of_more_members_are_compared_with_the_best_candidate(made_up):
+    result = ensemble_size.compare_rules(made_up, candidates=6, rows=60, samples=4)
+    assert result["best candidate"]["members"] == 1 and result["best candidate"]["gain"] == [0, 0, 0]
+    assert [result[f"at least {least}"]["members"] >= least for least in ensemble_size.MIN_MEMBERS] == [True] * 5
+    assert all(0 <= rule["score"] <= 100 for rule in result.values())

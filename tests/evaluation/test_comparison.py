@@ -162,6 +162,17 @@ def test_select_ensemble_respects_max_members():
     assert len(select_ensemble(CLASSES, [0.0] * len(outputs), outputs, targets, 1)) == 1
 
 
+def test_select_ensemble_goes_on_up_to_min_members():
+    targets = np.arange(200) % 2
+    sure = np.eye(2)[targets] * 0.98 + 0.01
+    unsure = [np.eye(2)[targets] * (0.2 - i / 50) + 0.4 + i / 100 for i in range(4)]  # right, but they add to the error
+    outputs = [sure, *unsure]
+    scores = [0.9, 0.8, 0.7, 0.6, 0.5]
+    assert select_ensemble(CLASSES, scores, outputs, targets, 6) == [0]
+    assert select_ensemble(CLASSES, scores, outputs, targets, 6, 3) == [0, 1, 2]
+    assert select_ensemble(CLASSES, scores, outputs, targets, 2, 3) == [0, 1]
+
+
 @pytest.mark.parametrize("rows", [2, 4, 10])
 def test_compare_claims_nothing_from_a_handful_of_rows(rows):
     """Issue: two of four rows were a reliable gain, and two of two were certain."""

@@ -18,6 +18,9 @@ FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
 COMPARED = 12  # best trials among which finalists are looked for
 ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
+MINIMUM_MEMBERS = (
+    3  # a larger mean is better on other rows, even if it is not on these: benchmarks/testbed/ensemble_size.py
+)
 Predicted = tuple[Trial, tuple[np.ndarray, np.ndarray]]  # a trial with the rows and outputs of its predictions
 
 
@@ -163,10 +166,13 @@ def choose_ensemble(final: FinalEvaluation) -> EnsembleChoice:
     targets = final.validation_targets[available[0][1][0]]
     problem_type = final.task.problem_type
     scores = [final.score(each, targets) for each in outputs]
-    chosen = select_ensemble(problem_type, scores, outputs, targets, MAXIMUM_MEMBERS)
-    mean = np.mean([outputs[i] for i in chosen], axis=0)
-    members = [available[i][0] for i in chosen]
-    return EnsembleChoice(members, final.score(mean, targets), final.decisions((mean, targets)))
+    choices = []
+    for least in (MINIMUM_MEMBERS, 1):
+        chosen = select_ensemble(problem_type, scores, outputs, targets, MAXIMUM_MEMBERS, least)
+        mean = np.mean([outputs[i] for i in chosen], axis=0)
+        choices.append((final.score(mean, targets), chosen, mean))
+    score, chosen, mean = max(choices, key=lambda choice: choice[0])  # the larger one if both are as good
+    return EnsembleChoice([available[i][0] for i in chosen], score, final.decisions((mean, targets)))
 
 
 def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) -> list[Predicted]:

@@ -169,7 +169,12 @@ def _correct(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.
 
 
 def select_ensemble(
-    problem_type: str, scores: Sequence[float], outputs: Sequence[np.ndarray], targets: np.ndarray, max_members: int
+    problem_type: str,
+    scores: Sequence[float],
+    outputs: Sequence[np.ndarray],
+    targets: np.ndarray,
+    max_members: int,
+    min_members: int = 1,
 ) -> list[int]:
     """Return the positions of the outputs to average: the best, then greedily those that reduce the error most.
 
@@ -182,6 +187,7 @@ def select_ensemble(
         outputs: Outputs of each model, for the same rows.
         targets: True values.
         max_members: Maximum number of models in the ensemble.
+        min_members: Number of models up to which the best addition is made even if the error grows.
     """
     truth = np.eye(outputs[0].shape[1])[targets] if problem_type == "single_label_classification" else targets
 
@@ -192,7 +198,7 @@ def select_ensemble(
     while len(members) < min(max_members, len(outputs)):
         errors = {i: error([*members, i]) for i in range(len(outputs)) if i not in members}
         best_addition = min(errors, key=errors.__getitem__)
-        if errors[best_addition] >= error(members):
+        if len(members) >= min_members and errors[best_addition] >= error(members):
             break
         members.append(best_addition)
     return members
