@@ -18,9 +18,7 @@ FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
 COMPARED = 12  # best trials among which finalists are looked for
 ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
-MINIMUM_MEMBERS = (
-    3  # a larger mean is better on other rows, even if it is not on these: benchmarks/testbed/ensemble_size.py
-)
+MINIMUM_MEMBERS = 3  # unless fewer have a better score: benchmarks/testbed/ensemble_size.py
 Predicted = tuple[Trial, tuple[np.ndarray, np.ndarray]]  # a trial with the rows and outputs of its predictions
 
 
