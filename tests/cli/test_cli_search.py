@@ -323,7 +323,7 @@ def test_search_ctrl_c_once_ends_with_the_best_model_so_far(tmp_path, encoders):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "model in run/model" in out and "interrupted" in out
+    assert "model in run/model" in out and "interrupted" in out and "finishing within a minute" in err
     assert (tmp_path / "run" / "model" / "headhunt.json").exists()
     assert headhunt.resume(tmp_path / "run", time="3s").state.ended == "time"
 

@@ -32,6 +32,13 @@ def test_budget_without_limit_never_ends(clock):
     assert budget.left() == math.inf and not budget.search_is_over() and budget.fits(1e9)
 
 
+def test_shortened_budget_ends_soon_but_not_later_than_before(clock):
+    for seconds, left in ((None, 60), (3600, 60), (20, 20), (-5, -5)):
+        budget = TimeBudget(seconds, clock=clock)
+        budget.shorten(60)
+        assert budget.left() == left
+
+
 def test_budget_ends_the_search_early_enough_for_the_reserve(clock):
     budget = TimeBudget(100, clock=clock)
     budget.reserve(20)

@@ -70,7 +70,7 @@ def search(
 ) -> None:
     """Search for the best head and training recipe, and save the best model.
 
-    Press Ctrl-C once to end the search and keep the best model so far, twice to stop at once.
+    Press Ctrl-C once to end the search within a minute, with the best model so far; twice to stop at once.
     """
     started = clock() - overhead(time)
     from headhunt.engine import search as engine

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
+from headhunt.engine.planning import plan_search
 from headhunt.engine.pretraining import FurtherPretraining
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
@@ -46,6 +47,7 @@ from headhunt.study.study import Study
 if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
+INTERRUPTED_SECONDS = 60.0  # for the final evaluation after Ctrl-C; `headhunt verdict` takes as long as it needs
 FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
 WAITING_FRACTION = 0.3  # of the time, for workers to start, before a head is solved in this process
 DISK = 8 << 30  # bytes for checkpoints
@@ -183,8 +185,6 @@ class SearchDriver:
 
     def _make_plan(self, executor: Executor | None) -> Plan:
         """Measure the speed of the encoder and store what fits into the time."""
-        from headhunt.engine.planning import plan_search
-
         self._stage = "measuring the speed of the encoder"
         plan = plan_search(
             self.task,
@@ -264,10 +264,9 @@ class SearchDriver:
         )
 
     def _start_executor(self) -> Executor:
-        settings = self.settings
-        if settings.workers == 0:
+        if self.settings.workers == 0:
             return self._local_executor()
-        return start_workers(settings, self._runner_settings(), self.resources.ray)
+        return start_workers(self.settings, self._runner_settings(), self.resources.ray)
 
     def _create_study(self, ledger: LedgerWriter, executor: Executor, plan: Plan) -> Study:
         from headhunt.engine.assembly import versions
@@ -309,8 +308,9 @@ class SearchDriver:
         )
 
     def _interrupt(self) -> None:
-        """Stop the search on the first signal: running trials are checkpointed, and the final evaluation still runs."""
+        """Stop the search on the first signal: running trials are checkpointed, and a short final evaluation runs."""
         self._stop.set()
+        self.budget.shorten(INTERRUPTED_SECONDS)
         if self._study is not None:
             self._study.stop("interrupted")
 

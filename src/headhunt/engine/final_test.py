@@ -60,6 +60,7 @@ from headhunt.study.requests import (
     SaveAllFolds,
 )
 
+INTERRUPTED = "finishing within a minute; Ctrl-C again stops at once"
 UNTESTED = "there was no time to test it. To test it, run: headhunt verdict RUN"
 
 
@@ -73,7 +74,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
             limit allows, up to three, and once without a limit.
     """
     plain = final.plain_head(in_time=training_runs is None)
-    final.show_stage("comparing the finalists")
+    final.show_stage(INTERRUPTED if reason == "interrupted" and training_runs is None else "comparing the finalists")
     scores = evaluate_finalists(final, plain)
     winner = (next(iter(final.tuned()), None) if final.grows else None) or choose_winner(final, scores)
     choice = choose_ensemble(final)

@@ -62,6 +62,10 @@ class TimeBudget:
         """Return the seconds until the deadline."""
         return math.inf if self.deadline is None else self.deadline - self._clock()
 
+    def shorten(self, seconds: float) -> None:
+        """Move the deadline to so many seconds from now, unless it is earlier."""
+        self.deadline = self._clock() + min(seconds, self.left())
+
     def reserve(self, seconds: float, largest: float = LARGEST_RESERVE) -> None:
         """Reserve time for the final evaluation, up to a fraction of the total."""
         self._reserved = min(largest * self.total, seconds)
