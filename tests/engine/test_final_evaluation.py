@@ -12,7 +12,7 @@ from searches import QUICK, make_task, run_search
 from study_toys import LADDER, open_study
 
 import headhunt
-from headhunt.engine import selection
+from headhunt.engine import final_test, selection
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
@@ -22,13 +22,15 @@ from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
 from headhunt.predictor import Predictor
-from headhunt.run.directory import RunDirectory, write_arrays
+from headhunt.run.directory import RunDirectory, read_test_predictions, write_arrays
 from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
+from headhunt.run.plan import Plan
 from headhunt.run.results import TestResult, Verdict
 from headhunt.run.state import Outcome
-from headhunt.run.task import TaskInfo, save_task
+from headhunt.run.task import TaskInfo, open_task, save_task
 from headhunt.spec import Head, Recipe, Space, Spec, solved
 from headhunt.study.budget import TimeBudget
+from headhunt.study.requests import PredictTestRows, PredictTestRowsByFold
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -299,8 +301,55 @@ def test_average_without_test_predictions_is_not_delivered(finalists):
     _, winner, _ = final.state.trials
     single, average = final.directory.final_model(1, 0), final.directory.averaged_model(1, 4)
     contest = Contest(winner, None, {1: [single]}, {1: average})
-    assert contest.without_untested({single.name}).candidates_of(winner) == [single]
-    assert contest.without_untested({average.name}).candidates_of(winner) == [average, single]
+    assert contest.without_untested({single.name}, None).candidates_of(winner) == [single]
+    assert contest.without_untested({average.name}, None).candidates_of(winner) == [average, single]
+
+
+def test_model_without_test_predictions_is_not_delivered_if_the_best_one_of_the_search_has_them(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    _, winner, _ = final.state.trials
+    first, second = final.directory.final_model(1, 0), final.directory.final_model(1, 1)
+    best = final.directory.trial_model(2, 0)
+    contest = Contest(winner, None, {1: [first, second]})
+    assert contest.without_untested({second.name, best.name}, best).models_of(winner) == [second]
+    assert contest.without_untested({best.name}, best).models_of(winner) == []
+    assert contest.without_untested(set(), best).models_of(winner) == [first, second]  # better untested than none
+
+
+def test_search_ends_tested_if_there_is_no_time_to_test_the_last_training_runs(tmp_path, encoders, monkeypatch):
+    run = FinalEvaluation.run
+
+    def run_late(self, requests, deadline, finishing=0.0):
+        late = [each for each in requests if isinstance(each, PredictTestRows | PredictTestRowsByFold)]
+        return run(self, [each for each in requests if each not in late], deadline, finishing)
+
+    def choose_trained(final, scores):
+        return next(trial for trial in final.fully_evaluated() if not trial.is_plain and not trial.is_solved)
+
+    monkeypatch.setattr(FinalEvaluation, "run", run_late)
+    monkeypatch.setattr(final_test, "choose_winner", choose_trained)
+    done = run_search(tmp_path, encoders(), trials=6)
+    result, directory = done.result, RunDirectory(done.run_dir)
+    assert result.verdict.delivered == "best so far" and result.test is not None
+    tested = read_test_predictions(directory.test_predictions(result.model_from))[0]
+    test = open_task(directory.task, ("test",)).splits["test"]
+    assert result.test.scores["winner"]["accuracy"].value == (tested.argmax(1) == test.targets).mean()
+    np.testing.assert_allclose(done.load().outputs(test.texts()), tested, atol=1e-5)
+
+
+@pytest.mark.parametrize(("folds", "seconds"), [(3, 4.0), (1, 6.0)])
+def test_prediction_takes_as_long_as_the_encoder_reads_the_rows(finalists, folds, seconds):
+    """Heads on a frozen encoder are trained from stored activations, in next to no time."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    trial = final.state.trials[1]
+    quick = final.prediction_seconds(trial)
+    plan = Plan(
+        72, 72, 72, 72, 72, 72, 10, 2.0, folds, encoders=("other", "toy"), costs=(1.0, 2.0), rows_per_second=5.0
+    )
+    final = replace(final, plan=plan)
+    assert final.prediction_seconds(trial) == pytest.approx(seconds) and quick < 1.0
+    assert final.prediction_seconds(trial, 20) == pytest.approx(2 * seconds - (0 if folds > 1 else 2))
+    assert replace(final, plan=replace(plan, rows_per_second=0.0)).prediction_seconds(trial) == quick
 
 
 def test_solved_winner_is_compared_with_every_training_run_of_the_plain_head(finalists):

@@ -331,14 +331,22 @@ class FinalEvaluation:
         return float(result.examples / seconds)
 
     def prediction_seconds(self, trial: Trial, rows: int | None = None) -> float:
-        """Estimate the seconds a model of this candidate takes for so many rows: a third of training on as many.
+        """Estimate the seconds a model of this candidate takes for so many rows.
+
+        A frozen encoder may have been trained with from stored activations; here it reads every row.
 
         Args:
             trial: The candidate.
             rows: Number of rows; by default those of the test.
         """
-        if self.by_rows and self.plan:
-            return 2.0 + (self.plan.test_rows if rows is None else rows) / max(1e-9, self.plan.rows_per_second)
+        if self.plan is None or not self.plan.rows_per_second:
+            return self._third_of_training(trial, rows)
+        count = self.plan.test_rows if rows is None else rows
+        encoder = count / self.plan.rows_per_second * self.plan.cost_of(trial.spec.encoder)
+        return 2.0 + encoder if self.by_rows else max(encoder, self._third_of_training(trial, rows))
+
+    def _third_of_training(self, trial: Trial, rows: int | None = None) -> float:
+        """Return the seconds of a third of training on so many rows; by default as many as the test has."""
         epochs = max(1.0, trial.spec.recipe.epochs)
         fraction = (self.task.rows.get("test", 0) if rows is None else rows) / max(1, self.task.rows["train"])
         return self.training_seconds(trial) / epochs / 3 * fraction
@@ -357,9 +365,10 @@ class FinalEvaluation:
         if self.plan and self.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)
         predicting = max((self.prediction_seconds(trial) for trial in trials), default=0.0)
-        models = 2 + 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2  # an ensemble seldom has the most members
-        models = 2 if self.by_rows else models
-        shared = (sum(training) + predicting * models) / self.workers
+        # Models of folds can be left out. An ensemble seldom has the most members.
+        models = 0 if self.by_rows else 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2
+        optional = models * max(map(self._third_of_training, trials), default=0.0)
+        shared = (sum(training) + 2 * predicting + optional) / self.workers
         averaging = 0.0
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
             more = (TRAINING_RUNS - 1) * sum(training) / self.workers

@@ -94,7 +94,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     final.show_stage("predicting the test rows")
     outputs = _predict_test_rows(final, contest, choice, by_fold, ensemble is not None) if tested else {}
     predictions = decisions_on_test_rows(final, contest, choice, outputs)
-    contest = contest.without_untested(predictions) if tested else contest
+    contest = contest.without_untested(predictions, best_model(final)) if tested else contest
     comparison = _compare(final, contest, predictions)
     usable = ensemble is not None and (ENSEMBLE in predictions or not tested)
     delivered, source = _deliver(final, contest, comparison, scores, choice if usable else None)
@@ -179,11 +179,12 @@ def _predict_test_rows(
             jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
     jobs |= by_fold
     best = best_model(final)
-    if not contest.models_of(contest.winner) and best is not None and final.state.plain:
-        # No time for a training run on all rows: the model that is delivered is tested all the same.
+    if best is not None and final.state.plain:
         path = final.directory.test_predictions(best.name)
-        trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
-        jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
+        if path.exists() or not contest.models_of(contest.winner):
+            # What is delivered is tested, even if there is no time for a training run on all rows, or for its test.
+            trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
+            jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
     members = [folds_name(trial) for trial in choice.members]
     if saved and not all(name in jobs for name in members):
         path = final.directory.test_predictions(ENSEMBLE)

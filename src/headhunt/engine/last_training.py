@@ -47,10 +47,18 @@ class Contest:
         averaged = self.averaged.get(trial.number) if trial is not None else None
         return [*([averaged] if averaged else []), *self.models_of(trial)]
 
-    def without_untested(self, tested: Container[str]) -> Contest:
-        """Return the contest without averages that have not predicted the test rows: what is delivered is tested."""
+    def without_untested(self, tested: Container[str], otherwise: Path | None) -> Contest:
+        """Return the contest without models that have not predicted the test rows: what is delivered is tested.
+
+        Args:
+            tested: Names of models that have predicted them.
+            otherwise: The best model during the search. If not even this one is tested, models are kept.
+        """
         averaged = {number: folder for number, folder in self.averaged.items() if folder.name in tested}
-        return replace(self, averaged=averaged)
+        if otherwise is None or otherwise.name not in tested:
+            return replace(self, averaged=averaged)
+        models = {number: [one for one in folders if one.name in tested] for number, folders in self.models.items()}
+        return replace(self, averaged=averaged, models=models)
 
 
 def fit_all_rows(
