@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from study_toys import LADDER, ShuffledExecutor, evaluate_toy, leaderboard, open_study, run_study
@@ -15,6 +16,7 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
+from headhunt.study.baselines import Baselines
 from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
@@ -204,6 +206,39 @@ def test_evaluate_first_solves_with_more_rows_unless_other_machines_would_wait(t
     assert all(request.threads == threads for request in requests)
     assert study.more_to_solve() is None
     study.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fine_tuning", "expected"),
+    [
+        ((10, 30, 40), False, 2),  # the chosen encoder
+        ((10, 30, 100), False, 1),  # the best one that there is time for
+        ((10, 100, 100), False, 0),
+        ((100, 100, 100), False, None),
+        ((10, 30, 100), True, None),  # the rest of the time is for training the chosen encoder
+    ],
+)
+def test_head_of_a_cheaper_encoder_is_solved_with_more_rows_if_the_best_one_takes_too_long(
+    seconds, fine_tuning, expected
+):
+    trials = [
+        SimpleNamespace(
+            number=number,
+            origin="solved",
+            bracket=0,
+            reached=0,
+            spec=SimpleNamespace(encoder=encoder),
+            results={0: SimpleNamespace(score=score, seconds=took)},
+        )
+        for number, (encoder, score, took) in enumerate(zip("abc", (-0.9, -0.8, -0.7), seconds, strict=True))
+    ]
+    state, candidates = SimpleNamespace(trials=trials), SimpleNamespace(encoder="c", encoders=("a", "b", "c"))
+    plan = replace(ROWS, fine_tuning=fine_tuning)
+    baselines = Baselines(lambda: state, candidates, LADDER, TimeBudget(100.0), plan, solved=True)
+    assert baselines.next_of_solved() == (None if expected is None else (expected, LADDER.top))
+    if expected is not None:
+        trials[expected].reached = LADDER.top
+        assert baselines.next_of_solved() is None
 
 
 def test_ctrl_c_stops_solving_with_more_rows_once_there_is_a_model(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from headhunt.run.plan import LEAST_EPOCHS, Plan
@@ -63,19 +64,24 @@ class Baselines:
         return self.next_of_solved() if plan.only_solves or one_machine else None
 
     def next_of_solved(self) -> tuple[int, int] | None:
-        """Return the solved head of the chosen encoder with more rows, if there is time for it."""
-        for trial in self._state().trials:
-            rung = trial.bracket
-            if (
-                trial.origin != SOLVED
-                or trial.spec.encoder != self._candidates.encoder
-                or trial.reached >= self._ladder.top
-            ):
+        """Return the solved head of the chosen encoder with more rows, if there is time for it.
+
+        Where nothing else is trained, the best encoder that there is time for takes its place.
+        """
+        plan = self._plan
+        if plan is None:
+            return None
+        solved = [trial for trial in self._state().trials if trial.origin == SOLVED]
+        heads = [trial for trial in solved if trial.spec.encoder == self._candidates.encoder]
+        if plan.only_solves and all(trial.bracket in trial.results for trial in solved):
+            heads += sorted((trial for trial in solved if trial not in heads), key=_first_score, reverse=True)
+        for trial in heads:
+            if trial.reached >= self._ladder.top:
+                return None  # one is enough
+            result = trial.results.get(trial.bracket)
+            if result is None or result.score is None:
                 continue
-            result = trial.results.get(rung)
-            if self._plan is None or result is None or result.score is None:
-                continue
-            plan = self._plan  # features of the first rows are known
+            # Features of the first rows are known.
             more = (plan.solved_rows - plan.first_rows) / (plan.first_rows + plan.validation_rows)
             if self._budget.fits(result.seconds * more):
                 return trial.number, self._ladder.top
@@ -118,3 +124,9 @@ class Baselines:
         if trial.is_solved:
             return self._plan.solved_rows if rung == self._ladder.top else self._plan.first_rows
         return self._plan.rows_at(self._ladder.fractions[rung])
+
+
+def _first_score(trial: Trial) -> float:
+    """Return the score of a trial at its first rung, or the lowest if it has none."""
+    score = trial.results[trial.bracket].score
+    return -math.inf if score is None else score
