@@ -304,7 +304,7 @@ def choose_cells(args: Namespace, several: bool) -> list[Cell]:
         cells = [cell for cell in cells if any(fnmatch.fnmatch(cell.name, pattern) for pattern in patterns)]
     if args.quick:
         cells = cells if patterns else [cell for cell in cells if cell.name == "goemotions-2000-180s"]
-        cells = [replace(cell, rows=20_000 if cell.dataset == MILLION else 100, seconds=60) for cell in cells]
+        cells = [replace(cell, rows=20_000 if cell.dataset == MILLION else 100, seconds=40) for cell in cells]
     return list(dict.fromkeys(cells))
 
 

@@ -10,13 +10,11 @@ have 95 % intervals over draws from one table: they say nothing about other data
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rank import LEAST_CANDIDATES
+from rank import LEAST_CANDIDATES, parse_arguments
 from sets import SETS
 from table import SetTable, Table
 
@@ -66,16 +64,8 @@ def compare_rules(table: SetTable, candidates: int, rows: int, samples: int, see
     return result
 
 
-def parse_arguments() -> argparse.Namespace:
-    from measure import options
-
-    parser = options(__doc__, data=False, encoder=False)
-    parser.add_argument("--table", type=Path, default=Path(__file__).parent / "table", help="directory of the table")
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = parse_arguments()
+    args = parse_arguments(__doc__)
     from measure import finish
 
     samples = 3 if args.quick else SAMPLES

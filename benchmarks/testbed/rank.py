@@ -215,16 +215,16 @@ def _cell(value: float, ends: Sequence[float]) -> str:
     return f"{value:.2f} ({ends[0]:.2f} to {ends[1]:.2f})"
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(description: str | None) -> argparse.Namespace:
     from measure import options
 
-    parser = options(__doc__, data=False, encoder=False)
+    parser = options(description, data=False, encoder=False)
     parser.add_argument("--table", type=Path, default=Path(__file__).parent / "table", help="directory of the table")
     return parser.parse_args()
 
 
 def main() -> None:
-    args = parse_arguments()
+    args = parse_arguments(__doc__)
     from measure import finish
 
     result = rank(Table(args.table), samples=200 if args.quick else SAMPLES)

@@ -191,9 +191,10 @@ def assemble(
     device: torch.device,
     precision: str,
     gradient_accumulation_steps: int = 1,
-    features: Features | TaskFeatures | InitialFeatures | None = None,
+    features: Features | TaskFeatures | None = None,
     rows: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    initial: tuple[InitialFeatures, np.ndarray] | None = None,
 ) -> tuple[Training | Solving | SolvingTasks, Predictor]:
     """Return a training of a built model, and the predictor it trains.
 
@@ -208,10 +209,10 @@ def assemble(
         device: Device to train on.
         precision: "auto", "fp32" or "bf16".
         gradient_accumulation_steps: Number of micro-batches per step.
-        features: Features of all rows of the task that other candidates share, for a head that is solved or starts
-            from a solution.
+        features: Features of all rows of the task that other candidates share, for a head that is solved.
         rows: Positions of the training rows among them.
         groups: Groups of near-duplicates among the training rows, for a head that is solved.
+        initial: Initial features that candidates share, for a head that is trained; see `Training`.
     """
     predictor = Predictor(
         model,
@@ -225,8 +226,7 @@ def assemble(
     )
     kinds = [(each.problem_type, each.outputs) for each in task.tasks]
     if spec.recipe.is_solved:
-        if features is None or isinstance(features, InitialFeatures):
-            features = make_features(predictor.model, tokens, precision)
+        features = make_features(predictor.model, tokens, precision) if features is None else features
         rows = np.arange(len(tokens)) if rows is None else rows
         if isinstance(features, TaskFeatures):
             return SolvingTasks(model, features, rows, targets, tasks=kinds, groups=groups, seed=seed), predictor
@@ -257,7 +257,7 @@ def assemble(
         device=device,
         precision=precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
-        initial=(features, rows) if isinstance(features, InitialFeatures) and rows is not None else None,
+        initial=initial,
     )
     return training, predictor
 

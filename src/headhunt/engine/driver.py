@@ -32,7 +32,7 @@ from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.spec import NAMED, Space, Spec
-from headhunt.study.budget import Limits, TimeBudget
+from headhunt.study.budget import INTERRUPTED_SECONDS, Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
 from headhunt.study.requests import (
@@ -47,7 +47,6 @@ from headhunt.study.study import Study
 if TYPE_CHECKING:
     from headhunt.engine.worker_data import RunnerSettings
 
-INTERRUPTED_SECONDS = 60.0  # for the final evaluation after Ctrl-C; `headhunt verdict` takes as long as it needs
 FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
 WAITING_FRACTION = 0.3  # of the time, for workers to start, before a head is solved in this process
 DISK = 8 << 30  # bytes for checkpoints
@@ -124,6 +123,8 @@ class SearchDriver:
             with interruptible(self._interrupt):
                 reason = study.run()
             refuse_if_nothing_trained(study.state)
+            if reason == "interrupted":
+                self.budget.shorten(INTERRUPTED_SECONDS)
             self._stop.clear()
             result = run_final_evaluation(final := self.final_evaluation(study), reason)
             self._write_model_cards(run_self_training(final, result) if self.settings.unlabelled else result)
@@ -310,7 +311,6 @@ class SearchDriver:
     def _interrupt(self) -> None:
         """Stop the search on the first signal: running trials are checkpointed, and a short final evaluation runs."""
         self._stop.set()
-        self.budget.shorten(INTERRUPTED_SECONDS)
         if self._study is not None:
             self._study.stop("interrupted")
 

@@ -333,7 +333,7 @@ class FinalEvaluation:
     def prediction_seconds(self, trial: Trial, rows: int | None = None) -> float:
         """Estimate the seconds a model of this candidate takes for so many rows.
 
-        A frozen encoder may have been trained with from stored activations; here it reads every row.
+        Training a head on a frozen encoder reads stored activations; prediction always runs the encoder.
 
         Args:
             trial: The candidate.

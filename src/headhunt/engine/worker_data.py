@@ -153,7 +153,8 @@ class WorkerData:
             features = self._features_for(key, model, tokens)
             shared = {"features": features, "rows": rows, "groups": self.groups[rows]}
         elif isinstance(tokens, Tokens) and len(self.folds) > 1:  # else there are many rows, and few are used
-            shared = {"features": self._initial_features(spec, model, tokens), "rows": rows}
+            initial = self._initial_features(spec, model, tokens)
+            shared = {"initial": (initial, rows) if initial else None}
         training, predictor = assemble(
             self.task,
             spec,
