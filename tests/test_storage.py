@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -224,6 +225,26 @@ def test_directory_size_tolerates_files_that_vanish(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "lstat", lstat)
     assert storage.directory_size(tmp_path) == 5 and storage.directory_size(tmp_path / "missing") == 0
+
+
+def test_hold_lock_creates_a_directory_that_others_remove_meanwhile(tmp_path):
+    folder, done = tmp_path / "folder", threading.Event()
+
+    def remove() -> None:
+        while not done.wait(0.0002):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for _ in range(1000):
+            lock = storage.hold_lock(folder / "lock")
+            (folder / "lock").unlink(missing_ok=True)
+            lock.release()
+    finally:
+        done.set()
+        remover.join()
 
 
 def test_hold_lock_replaces_a_link_and_leaves_its_target_alone(tmp_path):

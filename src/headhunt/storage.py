@@ -30,6 +30,7 @@ MAX_CACHE_BYTES = 20 << 30  # of each directory inside the cache
 MAX_CACHE_DAYS = 60  # since the last use
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS)
 MAX_DIGITS = 100  # of an integer in a file; a float holds three times as many
+LOCK_ATTEMPTS = 100  # to create a directory that other processes remove
 MAX_DEPTH = 64  # levels of nested lists and objects in a file
 
 LockTimeout = filelock.Timeout
@@ -394,12 +395,19 @@ def hold_lock(path: Path, timeout: float = 0.0) -> filelock.FileLock:
     Raises:
         LockTimeout: If another process holds the lock.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink():
-        path.unlink()  # some versions of filelock empty the file that a link points to
-    lock = filelock.FileLock(path, timeout=timeout)
-    lock.acquire()
-    return lock
+    attempts = 0
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                path.unlink()  # some versions of filelock empty the file that a link points to
+            lock = filelock.FileLock(path, timeout=timeout)
+            lock.acquire()
+            return lock
+        except (FileNotFoundError, FileExistsError):  # another process removed the empty directory meanwhile
+            attempts += 1
+            if attempts == LOCK_ATTEMPTS:
+                raise
 
 
 def sync_file(path: Path) -> None:
