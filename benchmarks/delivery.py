@@ -30,7 +30,7 @@ from measure import encoder_folder, finish, options
 
 from headhunt.run.directory import RunDirectory, read_test_predictions
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
-from headhunt.run.task import open_task
+from headhunt.run.task import open_task, tested_rows
 
 RULES = ("proven", "best", "averaged", "ensemble", "plain")
 DRAWS = (3, 4, 5)
@@ -41,7 +41,9 @@ def apply_rules(directory: RunDirectory, result: SearchResult) -> dict[str, floa
     metric = result.metric
     assert result.test is not None
     scores = {name: values[metric].value for name, values in result.test.scores.items()}
-    targets = open_task(directory.task, ("test",)).splits["test"].targets
+    test = open_task(directory.task, ("test",)).splits["test"]
+    rows = tested_rows(test, result.test.rows)  # a slow machine predicts a sample of them
+    targets = test.targets if rows is None else test.targets[rows]
 
     def first_run(trial: int | None, otherwise: float | None) -> float | None:
         """Return the score of a trial's first training run on all rows."""
