@@ -185,6 +185,7 @@ def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cach
     result = collect.run_job(collect.Job("subj", item), settings)
     assert result.entry is not None and result.entry.complete
     assert [round(rung.fraction, 2) for rung in result.entry.rungs] == [0.11, 0.33, 0.67, 1.0]
+    assert all(rung.gflops and rung.gflops > 0.1 for rung in result.entry.rungs)
     assert result.arrays["out_of_fold"].shape == (60, 2) and result.arrays["test"].shape == (3, 30, 2)
     made = table.SetTable(result.info, {}, result.shared).with_entry(result.entry, result.arrays)
     assert made.score(item.hash) == pytest.approx(result.entry.rungs[-1].score, abs=0.02)
@@ -192,6 +193,13 @@ def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cach
     assert quiet.entry is not None and quiet.entry.rungs[0].score == result.entry.rungs[0].score
     refit = collect.run_job(collect.Job("subj", item, "refit"), settings)
     assert refit.arrays["refit"].shape == (30, 2)
+
+
+def test_costs_are_those_of_a_machine_with_the_speed_of_the_reference(made_up, items):
+    entry = made_up.entries[items[4].hash]
+    slow = replace(entry, rungs=tuple(replace(rung, gflops=table.REFERENCE_GFLOPS / 2) for rung in entry.rungs))
+    slower = made_up.with_entry(slow, {})
+    assert slower.seconds(entry.spec) == pytest.approx([each / 2 for each in made_up.seconds(entry.spec)])
 
 
 def test_replay_costs_only_what_a_trial_has_not_trained_yet(made_up, items):

@@ -180,21 +180,35 @@ def _evaluate(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry, di
 
 def _time(runner: Any, request: Any) -> Rung:
     """Run one rung and return its outcome and times; an error is an outcome too."""
+    speed = machine_gflops()
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
         outcome = runner.run(request)
         kind, score, extra = outcome.outcome, outcome.score, outcome.extra
     except Exception as error:
         kind, score, extra = "error", None, {"message": f"{type(error).__name__}: {error}"[:500]}
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
     return Rung(
         fraction=request.fraction,
         outcome=kind,
         score=score,
-        seconds=round(time.perf_counter() - began, 3),
-        cpu_seconds=round(time.process_time() - began_cpu, 3),
+        seconds=round(seconds, 3),
+        cpu_seconds=round(cpu_seconds, 3),
+        gflops=round((speed + machine_gflops()) / 2, 1),
         training_seconds=extra.get("training_seconds"),
         message=str(extra.get("message", "")),
     )
+
+
+def machine_gflops(products: int = 100) -> float:
+    """Return the speed of matrix products of the size of a layer: machines that are shared change theirs."""
+    import torch
+
+    rows, weights = torch.ones(1024, 384), torch.ones(384, 1536)
+    began = time.process_time()
+    for _ in range(products):
+        rows @ weights
+    return products * 2 * rows.numel() * weights.shape[1] / max(1e-6, time.process_time() - began) / 1e9
 
 
 def _refit(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry | None, dict[str, np.ndarray]]:
@@ -349,8 +363,9 @@ def calibrate(args: argparse.Namespace, settings: Settings) -> None:
         missing = [spec for spec in stored.scored if spec in items and spec not in ratios]
         for result in run_all(iter([Job(name, items[spec], "calibrate") for spec in missing]), settings, 1):
             if result.entry is not None and result.entry.complete:
-                spec, seconds = result.entry.spec, result.entry.rungs[0].seconds
-                ratios[spec] = round(seconds / max(stored.entries[spec].rungs[0].cpu_seconds, 0.01), 4)
+                spec, quiet = result.entry.spec, result.entry.rungs[0]
+                seconds = quiet.seconds * quiet.speed
+                ratios[spec] = round(seconds / max(stored.entries[spec].rungs[0].reference_seconds, 0.01), 4)
                 print(f"{name} {spec}: {seconds:.1f} s, ratio {ratios[spec]:.2f}", flush=True)
                 write_json(args.out / CALIBRATION, {"schema": 1, "ratios": ratios})
 

@@ -23,6 +23,7 @@ from headhunt.storage import atomic_file, write_json
 
 SCHEMA = 1
 SPECS, CALIBRATION = "specs.json", "calibration.json"
+REFERENCE_GFLOPS = 160.0  # of the machine on which the first results were collected
 KINDS = {False: "one_text", True: "pair"}
 LEAST_PROBABILITY = 1e-4  # so that a probability that float16 rounds to 0 does not decide a log loss
 
@@ -43,6 +44,18 @@ class Rung:
     training_seconds: float | None = None
     """Wall-clock seconds of its training steps alone."""
     message: str = ""
+    gflops: float | None = None
+    """Speed of the machine in matrix products of one thread, before and after this step; None if not measured."""
+
+    @property
+    def speed(self) -> float:
+        """Speed of the machine relative to the reference; 1 if it was not measured."""
+        return 1.0 if self.gflops is None else self.gflops / REFERENCE_GFLOPS
+
+    @property
+    def reference_seconds(self) -> float:
+        """Processor seconds on a machine with the speed of the reference."""
+        return self.cpu_seconds * self.speed
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,7 @@ class SetTable:
     def seconds(self, spec: str) -> list[float]:
         """Return the seconds of each rung of a candidate on a quiet machine."""
         ratio = self.quiet_ratio(spec)
-        return [rung.cpu_seconds * ratio for rung in self.entries[spec].rungs]
+        return [rung.reference_seconds * ratio for rung in self.entries[spec].rungs]
 
     def quiet_ratio(self, spec: str) -> float:
         """Return the quiet wall-clock seconds per processor second; 1 without a calibration."""

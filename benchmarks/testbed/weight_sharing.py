@@ -193,7 +193,7 @@ def compare(stored: SetTable, items: Sequence[TableSpec], runs: Sequence[SharedR
 def _first_fold_seconds(stored: SetTable, spec: str) -> float:
     """Return the processor seconds of a candidate's first fold."""
     first = 1 / stored.info.folds + 1e-6
-    return sum(rung.cpu_seconds for rung in stored.entries[spec].rungs if rung.fraction <= first)
+    return sum(rung.reference_seconds for rung in stored.entries[spec].rungs if rung.fraction <= first)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -11,7 +11,7 @@ from searches import make_task
 from study_toys import open_study
 
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.final_test import _deliver, _with_reference
+from headhunt.engine.final_test import _deliver, _with_notes
 from headhunt.engine.last_training import (
     AGAIN_FRACTION,
     Contest,
@@ -244,5 +244,25 @@ def test_tfidf_is_compared_with_the_last_training(search, last, sentence):
     path = final.directory.reference_predictions(TFIDF)
     write_arrays(path, rows=np.arange(len(targets)), outputs=np.eye(2, dtype=np.float32)[right])
     assert math.isclose(np.mean(right == targets), 0.9, abs_tol=0.02)
-    verdict = _with_reference(final, Verdict("winner", "gain", "Done."), [last, None])
+    winner = final.state.trials[1]
+    scores = FinalistScores({} if last is None else {winner.number: [last]})
+    verdict = _with_notes(final, Verdict("winner", "gain", "Done."), Contest(winner, None, {}), scores)
     assert verdict.sentence.startswith(sentence) and verdict.sentence.count("TF-IDF") == (last is None)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "claim", "note"),
+    [
+        (2.0, "gain", " The plain head had time for 2 of its usual 10 epochs; a longer search is a fairer test."),
+        (2.0, "no gain", ""),
+        (8.0, "gain", ""),
+    ],
+)
+def test_gain_over_a_plain_head_with_few_epochs_says_so(search, epochs, claim, note):
+    final = search(replace(GROWS, folds=3))
+    assert not final.by_rows
+    plain = final.state.trials[0]
+    plain = replace(plain, spec_data=replace(plain.spec, recipe=Recipe(epochs=epochs)).to_dict())
+    contest = Contest(final.state.trials[1], plain, {})
+    verdict = _with_notes(final, Verdict("winner", claim, "Done."), contest, FinalistScores({}))
+    assert verdict.sentence == f"Done.{note}"
