@@ -299,7 +299,7 @@ def test_average_without_test_predictions_is_not_delivered(finalists):
     """Its score would be that of another model."""
     final = finalists(FakeWorkers({}), TimeBudget(None))
     _, winner, _ = final.state.trials
-    single, average = final.directory.final_model(1, 0), final.directory.averaged_model(1, 4)
+    single, average = final.directory.final_model(1, 0), final.directory.averaged_model(1, 2)
     contest = Contest(winner, None, {1: [single]}, {1: average})
     assert contest.without_untested({single.name}, None).candidates_of(winner) == [single]
     assert contest.without_untested({average.name}, None).candidates_of(winner) == [average, single]
@@ -390,9 +390,9 @@ def test_verdict_trains_with_as_many_seeds_as_asked(tmp_path, encoders, monkeypa
     added = {path.name for path in models.iterdir()} - before
     assert {f"{trial:06d}-all-{seed}" for trial in (winner, plain) for seed in range(1, 11)} <= added
     averages = {name for name in added if "average" in name}
-    assert averages <= {f"{trial:06d}-average-14" for trial in (winner, plain)}, "and the three folds"
+    assert averages <= {f"{trial:06d}-average-11" for trial in (winner, plain)}
     delivered = winner if again.result.verdict.delivered == "winner" else plain
-    average = f"{delivered:06d}-average-14"
+    average = f"{delivered:06d}-average-11"
     assert again.result.model_from == (average if average in averages else f"{delivered:06d}-all")
     assert again.result.verdict.training_runs == 11 + 3  # and the three folds
     assert again.result.verdict.training_std_error >= 0 and again.state.ended == search.state.ended

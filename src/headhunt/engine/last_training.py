@@ -146,27 +146,23 @@ def _examples_of(trial: Trial) -> int:
 
 
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:
-    """Average the models of each trial and those of its folds; return the averages that predict as they do.
+    """Average the models of each trial that saw all rows; return the averages that predict as they do.
 
-    Models of folds have seen fewer rows, but they cost nothing more, and all started from the same weights.
+    Models of folds would cost nothing more, but they have seen fewer rows: with them, averages of many classes are
+    worse than a single model (benchmarks/testbed/averages.py).
     """
     requests: list[Request] = []
     averages: dict[int, Path] = {}
     needed = AVERAGING_SECONDS
     for number, folders in models.items():
         trial = final.state.trials[number]
-        if final.by_rows or trial.is_solved or not folders:
+        if final.by_rows or trial.is_solved or len(folders) < 2:
             continue
-        top = trial.best is not None and trial.best[0] == final.study.ladder.top
-        checkpoint = final.study.checkpoints.latest(number) if top else None
-        count = len(folders) + (final.folds if checkpoint else 0)
-        if count < 2:
-            continue
-        averages[number] = out = final.directory.averaged_model(number, count)
+        averages[number] = out = final.directory.averaged_model(number, len(folders))
         if not is_model(out):
-            request = final.request(AverageModels, trial, models=tuple(folders), out=out, checkpoint=checkpoint)
+            request = final.request(AverageModels, trial, models=tuple(folders), out=out)
             requests.append(request)
-            needed += (count + 1) * final.prediction_seconds(trial, request.checked_rows)
+            needed += (len(folders) + 1) * final.prediction_seconds(trial, request.checked_rows)
     predicting = 1.5 * sum(final.prediction_seconds(final.state.trials[number]) for number in models)
     if requests and final.budget.left() > needed + predicting:
         final.run(requests, final.before_deadline(predicting + 3.0))

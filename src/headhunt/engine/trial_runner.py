@@ -41,7 +41,7 @@ from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove, scratch_directory
+from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove
 from headhunt.study.requests import (
     AverageModels,
     EvaluateTfidf,
@@ -69,7 +69,7 @@ LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
-_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | AverageModels | TrainStudent
+_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | TrainStudent
 
 
 class TrialRunner(WorkerData):
@@ -305,16 +305,9 @@ class TrialRunner(WorkerData):
         return Outcome("ok", examples=training.examples)
 
     def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
-        with scratch_directory(request.out.parent) as scratch:
-            folds = [scratch / fold_name(number) for number in range(len(self.folds) if request.checkpoint else 0)]
-            for number, folder in enumerate(folds):
-                self._save_fold(self._trained_fold(request, number, stop), request, folder)
-                if stop():
-                    raise _StoppedError
-            models = [*request.models, *folds]
-            texts, texts_b, tasks = self.texts()
-            checked = request.checked_rows
-            accepted = average_training_runs(models, request.out, texts, texts_b, self._load, checked, tasks)
+        texts, texts_b, tasks = self.texts()
+        checked = request.checked_rows
+        accepted = average_training_runs(request.models, request.out, texts, texts_b, self._load, checked, tasks)
         return Outcome("ok", extra={"accepted": accepted})
 
     def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:

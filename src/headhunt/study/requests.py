@@ -92,12 +92,10 @@ class FitAllRows(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class AverageModels(Request):
-    """Average the weights of a candidate's models and of its folds, if the average predicts as they do."""
+    """Average the weights of a candidate's models, if the average predicts as they do."""
 
     models: tuple[Path, ...]
     out: Path
-    checkpoint: Path | None = None
-    """Directory of the state at the end of every fold; None averages the models alone."""
     checked_rows: int = 100
     """Number of texts that the predictions are compared on."""
 
