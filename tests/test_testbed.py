@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
 portfolio, weight_sharing, ensemble_size = map(import_module, ("portfolio", "weight_sharing", "ensemble_size"))
+averages = import_module("averages")
 
 ROWS, TEST_ROWS = 90, 60
 
@@ -368,3 +369,16 @@ def test_ensembles_of_more_members_are_compared_with_the_best_candidate(made_up)
     assert result["best candidate"]["members"] == 1 and result["best candidate"]["gain"] == [0, 0, 0]
     assert [result[f"at least {least}"]["members"] >= least for least in ensemble_size.MIN_MEMBERS] == [True] * 5
     assert all(0 <= rule["score"] <= 100 for rule in result.values())
+
+
+def test_averages_are_compared_with_single_training_runs_on_all_rows():
+    single = {"all-0": 80.0, "all-1": 82.0, "all-2": 84.0, "fold-0": 10.0}
+    groups = [group for group in averages.GROUPS if group != averages.BASE]
+    records = [
+        {"single": single, **{group: {"weights": 83.0, "predictions": 81.0, "accepted": True} for group in groups}},
+        {"single": single, **{group: {"weights": 85.0, "predictions": 81.0, "accepted": False} for group in groups}},
+    ]
+    summary = averages.summarize(records)
+    assert summary["one run"] == 82.0 and summary["folds"]["accepted"] == 1
+    assert summary["folds"]["weights"] == {"gain": 2.0, "standard_error": 1.0}
+    assert summary["three runs"]["predictions"] == {"gain": -1.0, "standard_error": 0.0}
