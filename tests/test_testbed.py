@@ -373,12 +373,9 @@ def test_ensembles_of_more_members_are_compared_with_the_best_candidate(made_up)
 
 def test_averages_are_compared_with_single_training_runs_on_all_rows():
     single = {"all-0": 80.0, "all-1": 82.0, "all-2": 84.0, "fold-0": 10.0}
-    groups = [group for group in averages.GROUPS if group != averages.BASE]
-    records = [
-        {"single": single, **{group: {"weights": 83.0, "predictions": 81.0, "accepted": True} for group in groups}},
-        {"single": single, **{group: {"weights": 85.0, "predictions": 81.0, "accepted": False} for group in groups}},
-    ]
-    summary = averages.summarize(records)
+    scores = [{"weights": 83.0, "predictions": 81.0, "accepted": True}]
+    scores += [{"weights": 85.0, "predictions": 81.0, "accepted": False}]
+    summary = averages.summarize([{"single": single, **dict.fromkeys(averages.AVERAGES, each)} for each in scores])
     assert summary["one run"] == 82.0 and summary["folds"]["accepted"] == 1
     assert summary["folds"]["weights"] == {"gain": 2.0, "standard_error": 1.0}
     assert summary["three runs"]["predictions"] == {"gain": -1.0, "standard_error": 0.0}

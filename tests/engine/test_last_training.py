@@ -15,6 +15,7 @@ from headhunt.engine.final_test import _deliver, _with_notes
 from headhunt.engine.last_training import (
     AGAIN_FRACTION,
     Contest,
+    average_models,
     best_model,
     fit_all_rows,
     score_last_training,
@@ -233,6 +234,14 @@ def test_verdict_keeps_the_models_of_the_search(search):
     train_last(final, 1, 9)
     fit_all_rows(final, final.state.trials[:2], 1, [])
     assert not final.executor.requests and len(final.directory.final_models(0)) == 1
+
+
+def test_only_training_runs_on_all_rows_are_averaged(search):
+    final = search(replace(GROWS, folds=3), seconds=None)
+    one, two = ([final.directory.final_model(trial, run) for run in range(trial + 1)] for trial in (0, 1))
+    average_models(final, {0: one, 1: two})
+    (request,) = final.executor.requests
+    assert request.trial == 1 and list(request.models) == two
 
 
 @pytest.mark.parametrize(("last", "sentence"), [(0.95, "Done."), (None, "Done. TF-IDF with")])

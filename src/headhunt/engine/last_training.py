@@ -148,8 +148,8 @@ def _examples_of(trial: Trial) -> int:
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:
     """Average the models of each trial that saw all rows; return the averages that predict as they do.
 
-    Models of folds would cost nothing more, but they have seen fewer rows: with them, averages of many classes are
-    worse than a single model (benchmarks/testbed/averages.py).
+    Models of folds would cost nothing more, but they have seen fewer rows: with them, averages are no better than a
+    single model (benchmarks/testbed/averages.py).
     """
     requests: list[Request] = []
     averages: dict[int, Path] = {}
