@@ -101,8 +101,8 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
 
     def classify(self, outputs: Any, mask: Tensor, read: Tensor | None = None) -> Tensor:
         """Return the logits (batch, outputs) from what `encode` returns."""
-        states = outputs.hidden_states if self.head.several_layers else (outputs.last_hidden_state,)
-        return self.head(states, mask.bool(), read)
+        below = outputs.hidden_states[:-1] if self.head.several_layers else ()
+        return self.head((*below, outputs.last_hidden_state), mask.bool(), read)
 
     def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""

@@ -247,7 +247,8 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
                 if outputs is None or self.config.task_layers:
                     self.switch.task = number
                     outputs = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given)
-                states = outputs.hidden_states if head.several_layers else (outputs.last_hidden_state,)
+                below = outputs.hidden_states[:-1] if head.several_layers else ()
+                states = (*below, outputs.last_hidden_state)
                 logits.append(head(states, mask.bool()))
         return logits
 

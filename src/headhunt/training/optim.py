@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,7 +95,9 @@ class LowRank:
         names = [name for name, part in encoder.named_modules() if isinstance(part, nn.Linear) and id(part) in chosen]
         trained = {id(parameter) for name, parameter in model.named_parameters() if _is_head(model, name)}
         config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=names, lora_dropout=0.0)
-        self.wrapper = get_peft_model(encoder, config)
+        with warnings.catch_warnings():  # peft reads a property that transformers has renamed
+            warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
+            self.wrapper = get_peft_model(encoder, config)
         for parameter in model.parameters():  # peft freezes the complete base model, including a pooler
             if id(parameter) in trained:
                 parameter.requires_grad_(True)
