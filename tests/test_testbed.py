@@ -229,7 +229,7 @@ def test_replayed_search_of_known_recipes_tries_no_others(made_up, items):
 def test_replayed_search_uses_the_given_rungs(made_up, items):
     whole = replay.Ladder((1.0,), brackets=1)
     default, without_rungs = (
-        replay.replay(made_up, items, replay.Search("random", 100.0, ladder=ladder)) for ladder in (None, whole)
+        replay.replay(made_up, items, replay.Search("random", 200.0, ladder=ladder)) for ladder in (None, whole)
     )
     assert without_rungs.trials < default.trials
 
