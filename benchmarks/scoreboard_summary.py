@@ -29,6 +29,7 @@ from headhunt.report.svg import (
 
 Row = dict[str, Any]
 SAMPLES = 10_000
+LEAST_PAIRS = 5  # for an interval: a bootstrap of fewer is far too narrow
 TABLES = {"same": "Same encoder", "own": "Own choice of encoder"}
 TITLES = {HEADHUNT: "Headhunt"} | {name: peer.title for name, peer in PEERS.items()}
 COLOURS = dict(zip(TITLES, ("#0b7a75", "#6b7280", "#b45309", "#7c3aed", "#2563eb", "#be123c", "#a16207"), strict=True))
@@ -64,9 +65,11 @@ def compare(rows: Sequence[Row]) -> dict[str, Any]:
         ]
         differences = np.array([100 * difference(*pair) for pair in pairs])
         if len(differences):
-            draws = np.random.default_rng(0).choice(differences, (SAMPLES, len(differences))).mean(1)
-            low, high = np.quantile(draws, [0.025, 0.975])
-            figures = {"difference": float(differences.mean()), "low": float(low), "high": float(high)}
+            figures = {"difference": float(differences.mean())}
+            if len(differences) >= LEAST_PAIRS:
+                draws = np.random.default_rng(0).choice(differences, (SAMPLES, len(differences))).mean(1)
+                low, high = np.quantile(draws, [0.025, 0.975])
+                figures |= {"low": float(low), "high": float(high)}
             result[tool] = {name: round(value, 2) for name, value in figures.items()} | {"pairs": len(pairs)}
     return result
 
@@ -88,7 +91,9 @@ def format_table(rows: Sequence[Row], compared: dict[str, Any]) -> list[str]:
             continue
         cells = [format_cell([row for row in members if row["setting"] == name]) for name in settings]
         gain = compared.get(tool)
-        shown = "–" if gain is None else f"{gain['difference']:+.1f} ({gain['low']:+.1f} to {gain['high']:+.1f})"
+        shown = "–" if gain is None else f"{gain['difference']:+.1f}"
+        if gain is not None and "low" in gain:
+            shown += f" ({gain['low']:+.1f} to {gain['high']:+.1f})"
         lines.append(f"| {title} | {' | '.join(cells)} | {shown} |")
     return lines
 
