@@ -31,7 +31,8 @@ TINY = Space(
         "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", "embeddings"))},
     },
 )
-LADDER = Ladder((1 / 9, 1 / 3, 1.0))
+LADDER = Ladder((1 / 9, 1 / 3, 1.0), brackets=2)
+"""Has more rungs and brackets than the default, so that tests with it show more."""
 
 
 def true_score(spec: Spec) -> float:
@@ -70,8 +71,10 @@ def open_study(
     encoders=(),
     **arguments,
 ) -> Study:
-    """Open a study in a new or existing run directory; 14 trials unless limits are given."""
-    arguments = {"limits": Limits(trials=14), **arguments}
+    """Open a study in a new or existing run directory; 14 trials and LADDER unless others are given."""
+    plan = arguments.get("plan")
+    default = LADDER if arguments.get("rungs", True) and (plan is None or not plan.by_rows) else None
+    arguments = {"limits": Limits(trials=14), "ladder": default, **arguments}
     candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders)
     return Study(LedgerWriter(RunDirectory(folder)), candidates, executor or InlineExecutor(evaluate), **arguments)
 

@@ -194,6 +194,22 @@ def test_trial_with_fewer_folds_wins_if_its_lower_bound_is_above(finalists, std_
     assert choose_winner(final, FinalistScores({1: [0.8], 2: [0.7]})).number == winner
 
 
+def test_trial_with_fewer_folds_wins_although_the_plain_head_is_better(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    add_result(final.study, 3, Spec(encoder="toy", recipe=Recipe(learning_rate=3e-4)), "plain", LADDER.top, 0.99)
+    spec = Spec(encoder="toy", head=Head(pooling="attention"))
+    add_result(final.study, 4, spec, "random", LADDER.top - 1, 0.95, 0.01)
+    assert choose_winner(final, FinalistScores({3: [0.99], 1: [0.8]})).number == 4
+
+
+def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(300.0))  # too short for several training runs
+    plain, other = final.state.trials[:2]
+    final.state.trials[0].results[LADDER.top] = replace(plain.results[LADDER.top], seconds=100.0)
+    final.state.trials[1].results[LADDER.top] = replace(other.results[LADDER.top], seconds=100.0)
+    assert final.minimum_seconds(plain) < final.minimum_seconds(other)
+
+
 def test_plain_head_with_any_recipe_is_no_winner(finalists):
     final = finalists(FakeWorkers({}), TimeBudget(None))
     spec = Spec(encoder="toy", recipe=Recipe(learning_rate=3e-4))

@@ -30,6 +30,7 @@ from headhunt.run.state import Outcome
 from headhunt.run.task import open_task
 from headhunt.spec import Choice, Space
 from headhunt.study.budget import TimeBudget
+from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial, FitAllRows
 from headhunt.study.study import Study
 
@@ -40,8 +41,8 @@ def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
     search = run_search(tmp_path, encoders())
     board = search.leaderboard()
     assert len(search.state.trials) == 8 and search.state.ended == "trials"
-    assert board[0].trial == search.best.number and board[0].rung == 2
-    full = [row.score for row in board if row.rung == 2]
+    assert board[0].trial == search.best.number and board[0].rung == Ladder().top
+    full = [row.score for row in board if row.rung == Ladder().top]
     assert full == sorted(full, reverse=True)
     assert search.model_dir == tmp_path / "run" / "model" and search.result.winner.trial != 0
     assert search.load().predict(["the movie was great"])[0].label in ("good", "bad")
@@ -197,13 +198,12 @@ def set_results(study, results: dict[int, dict[int, tuple[float, float]]]) -> No
 @pytest.mark.parametrize(
     ("results", "best"),
     [
-        ({0: {2: (0.80, 0.05)}, 3: {1: (0.79, 0.01)}}, (3, 1)),  # not the one evaluated furthest
-        ({3: {1: (0.79, 0.01)}, 0: {2: (0.80, 0.05)}}, (3, 1)),  # in whatever order
-        ({0: {2: (0.80, 0.01)}, 3: {1: (0.85, 0.10)}}, (0, 2)),  # not the one with the highest score
-        ({0: {2: (0.80, 0.01)}, 3: {0: (0.99, 0.00)}}, (0, 2)),  # a ninth is no complete training run
-        ({0: {1: (0.80, 0.02), 2: (0.81, 0.01)}}, (0, 2)),
-        ({0: {1: (0.85, 0.02), 2: (0.81, 0.01)}}, (0, 1)),
-        ({1: {2: (0.80, 0.01)}, 0: {2: (0.80, 0.01)}}, (0, 2)),  # the earlier trial of two equal ones
+        ({0: {1: (0.80, 0.05)}, 3: {0: (0.79, 0.01)}}, (3, 0)),  # not the one evaluated furthest
+        ({3: {0: (0.79, 0.01)}, 0: {1: (0.80, 0.05)}}, (3, 0)),  # in whatever order
+        ({0: {1: (0.80, 0.01)}, 3: {0: (0.85, 0.10)}}, (0, 1)),  # not the one with the highest score
+        ({0: {0: (0.80, 0.02), 1: (0.81, 0.01)}}, (0, 1)),
+        ({0: {0: (0.85, 0.02), 1: (0.81, 0.01)}}, (0, 0)),
+        ({1: {1: (0.80, 0.01)}, 0: {1: (0.80, 0.01)}}, (0, 1)),  # the earlier trial of two equal ones
     ],
 )
 def test_best_model_has_the_highest_lower_bound(tiny_search, results, best):
@@ -216,16 +216,25 @@ def test_best_model_has_the_highest_lower_bound(tiny_search, results, best):
         assert best_with_training_run(study, 3).number == best[0]
 
 
+def test_best_model_has_a_complete_training_run(tiny_search):
+    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        set_results(study, {0: {1: (0.80, 0.01)}, 3: {0: (0.99, 0.00)}})
+        assert best_with_training_run(study, 3).number == 3
+        assert best_with_training_run(study, 2).number == 0  # a third of two training runs is not one
+
+
 def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
     driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
         solved = next(trial.number for trial in study.state.trials if trial.is_solved)
-        set_results(study, {solved: {2: (0.9, 0.0)}, 0: {2: (0.8, 0.0)}})
+        top = study.ladder.top
+        set_results(study, {solved: {top: (0.9, 0.0)}, 0: {top: (0.8, 0.0)}})
         study.ledger.append(ModelSaved(0, "first"))
         driver._seen = 0
         request = driver._after_results(study)[0]
         assert isinstance(request, FitAllRows) and (request.trial, request.rows) == (solved, None)
-        assert request.out == driver.directory.trial_model(solved, 2)
+        assert request.out == driver.directory.trial_model(solved, top)
 
 
 def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders, monkeypatch):

@@ -146,7 +146,7 @@ def test_search_reads_long_texts_in_windows(tmp_path, encoders):
     space = Space.from_dict(
         {
             "head": {"pooling": "mean", "windows": ["mean", "max"]},
-            "recipe": {"epochs": 2.0, "learning_rate": {"log": [1e-3, 1e-2]}, "freeze": 1},
+            "recipe": {"epochs": 4.0, "learning_rate": {"log": [1e-3, 1e-2]}, "freeze": 1},
         }
     )
     texts = [f"{'the film was a plot ' * 6}{text}" for text in TEXTS]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from power_loss import VolatileDisk, write_tree
-from study_toys import TINY, evaluate_toy, leaderboard, run_study
+from study_toys import LADDER, TINY, evaluate_toy, leaderboard, run_study
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
@@ -58,7 +58,8 @@ def record(folder: Path) -> list[tuple[int, Files]]:
     with pytest.MonkeyPatch.context() as patch, disk.inserted():
         patch.setattr(LedgerWriter, "commit", commit_and_note)
         with LedgerWriter(RunDirectory(root / "run")) as ledger:
-            study = Study(ledger, Candidates(TINY, encoder="toy"), InlineExecutor(evaluate_and_save), limits=LIMITS)
+            candidates, executor = Candidates(TINY, encoder="toy"), InlineExecutor(evaluate_and_save)
+            study = Study(ledger, candidates, executor, limits=LIMITS, ladder=LADDER)
             study.run()
     return cuts
 

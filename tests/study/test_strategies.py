@@ -60,10 +60,10 @@ def test_strategy_improves_on_its_first_proposals(tmp_path, name):
 
 @EVERY
 def test_every_strategy_gets_the_same_recipes_and_rungs_unless_told_otherwise(tmp_path, name):
-    study = run_study(tmp_path / "aided", strategy=name, limits=Limits(trials=4), space=Space.load("default"))
+    options = {"strategy": name, "limits": Limits(trials=4), "ladder": None}
+    study = run_study(tmp_path / "aided", space=Space.load("default"), **options)
     assert study.ladder == Ladder() and {trial.origin for trial in study.state.trials[1:]} == {"known"}
-    limits = Limits(trials=4)
-    unaided = run_study(tmp_path / "unaided", strategy=name, limits=limits, known=False, rungs=False)
+    unaided = run_study(tmp_path / "unaided", known=False, rungs=False, **options)
     assert unaided.ladder.fractions == (1.0,)
     assert all(trial.origin in ("plain", "random", "prior", "model") for trial in unaided.state.trials)
 

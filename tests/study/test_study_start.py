@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from study_toys import LADDER, ShuffledExecutor, evaluate_toy, leaderboard, open_study, run_study
+from study_toys import LADDER, ShuffledExecutor, VirtualClock, evaluate_toy, leaderboard, open_study, run_study
 
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import ModelSaved
@@ -362,3 +362,15 @@ def test_solved_head_does_not_set_the_timeout_of_workers(tmp_path, ladder):
     run(tmp_path, requests, plan=ROWS, ladder=ladder)
     first = next(request for request in requests if request.spec.recipe.solver == "adamw")
     assert first.worker_timeout is None and any(request.worker_timeout for request in requests)
+
+
+def test_study_promotes_only_the_better_plain_head_also_towards_the_end(tmp_path):
+    """Issue: with no time for a new trial, the rest of it went into the worse recipe of the plain head."""
+    clock = VirtualClock()
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        clock.now += 10 * request.fraction
+        return Outcome("ok", 0.5 + request.trial / 100, 10 * request.fraction, 10)
+
+    study = run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=16), clock=clock)
+    assert [trial.reached for trial in study.state.plain_trials] == [LADDER.top - 1, LADDER.top]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,7 @@ MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 AVERAGING_SECONDS = 12.0  # for averaging their weights
 RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with all training runs
+OPTIONAL_FRACTION = 0.05  # of the time of a search, for predicting the test rows with models of folds
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
 # A rank correlation takes long to bootstrap: seconds per row and training run, and training runs that are compared.
@@ -360,7 +362,8 @@ class FinalEvaluation:
             # The model is saved when it is solved; predicting the test rows is all that may be left.
             speed = self.plan.rows_per_second * (self.executor.threads_alone or 1) ** THREAD_EXPONENT
             return self.plan.test_rows / max(1e-9, speed) + self.bootstrap_seconds + 5.0
-        trials = [trial for trial in (best, self.state.plain) if trial is not None]
+        plain = None if self.state.plain is best else self.state.plain
+        trials = [trial for trial in (best, plain) if trial is not None]
         training = [self.training_seconds(trial) for trial in trials]
         if self.plan and self.grows and self.plan.seconds and any(trial.best for trial in self.tuned()):
             training.append(LAST_TRAINING * self.plan.seconds)
@@ -368,6 +371,7 @@ class FinalEvaluation:
         # Models of folds can be left out. An ensemble seldom has the most members.
         models = 0 if self.by_rows else 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2
         optional = models * max(map(self._third_of_training, trials), default=0.0)
+        optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers
         averaging = 0.0
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
@@ -388,11 +392,12 @@ class FinalEvaluation:
         return RANKING_SECONDS * (test * RANKED_TEST_RUNS + validation * RANKED_VALIDATION_RUNS)
 
 
-def best_with_training_run(study: Study, folds: int) -> Trial | None:
-    """Return the best trial with at least one complete training run."""
+def best_with_training_run(study: Study, folds: int, excluded: Collection[int] = ()) -> Trial | None:
+    """Return the best trial with at least one complete training run, apart from some."""
     ranked = [
         (rank, trial)
         for trial in study.state.trials
+        if trial.number not in excluded
         for rung in trial.results
         if (rank := rank_with_training_run(study, folds, trial, rung)) is not None
     ]

@@ -137,8 +137,8 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
         key=lambda trial: (_or_lowest(scores.mean(trial)), -trial.number),
         default=None,
     )
-    best = best_with_training_run(final.study, final.folds)
-    if best is None or best.number in excluded or best.best is None:
+    best = best_with_training_run(final.study, final.folds, excluded)
+    if best is None or best.best is None:
         return winner
     if winner is None or winner.best is None:
         return best

@@ -20,7 +20,8 @@ class Bohb(RungModel):
 
     - The number of parameters d in N_min = d + 1 is the mean number of those that have an effect on a candidate. For
       the others, a value of another candidate of the same density is used, as in the authors' program HpBandSter.
-    - Rungs are asynchronous (ASHA), in the two lowest of Hyperband's brackets. Cheap candidates start at the top rung.
+    - Rungs are asynchronous (ASHA), and one fold is the lowest. By default there is only the first of Hyperband's
+      brackets. Cheap candidates start at the top rung.
     - A search may begin with known recipes.
     - A model sees the best and the latest results, at most `max_results`.
     - The bandwidth of a categorical parameter does not depend on the order of its options, and is at most that of the

@@ -11,6 +11,9 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from headhunt.run.schema import RunError
 
 Entry = tuple[float, int]  # score and negative trial number: among equal scores the earlier trial is first
 
@@ -23,11 +26,11 @@ class Ladder:
     Hyperband, so that all brackets have about the same total cost.
     """
 
-    fractions: tuple[float, ...] = (1 / 9, 1 / 3, 1.0)
+    fractions: tuple[float, ...] = (1 / 3, 1.0)
     """Fraction of full training at the end of each rung, above 0 and rising to 1."""
     eta: int = 3
     """Reduction factor: the best 1/eta of a rung are promoted."""
-    brackets: int = 2
+    brackets: int = 1
     """Number of rungs at which trials may start."""
 
     def __post_init__(self) -> None:
@@ -36,6 +39,18 @@ class Ladder:
             raise ValueError(f"fractions must be above 0 and rise to 1; found {self.fractions}.")
         if self.eta < 2 or self.brackets < 1:
             raise ValueError(f"eta must be at least 2 and brackets at least 1; found {self.eta}, {self.brackets}.")
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Ladder:
+        """Return the ladder of a run that was begun earlier.
+
+        Raises:
+            RunError: If the data does not describe a ladder.
+        """
+        try:
+            return cls(tuple(map(float, data["fractions"])), int(data["eta"]), int(data["brackets"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise RunError(f"The run has no valid rungs; found {data!r}.") from error
 
     @property
     def top(self) -> int:

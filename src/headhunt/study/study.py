@@ -36,11 +36,12 @@ from headhunt.study.budget import Limits, TimeBudget
 from headhunt.study.candidates import Candidates, Params
 from headhunt.study.checkpoints import Checkpoints, continuable
 from headhunt.study.executors import Executor
-from headhunt.study.ladder import Ladder, Rungs
+from headhunt.study.ladder import Ladder
 from headhunt.study.pause import POLL, Pause
+from headhunt.study.promotions import Promotions
 from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial, FitAllRows, Request, SaveFirstFold
-from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds, worker_timeout
+from headhunt.study.runtime_estimates import RuntimeEstimates, worker_timeout
 from headhunt.study.strategies import Strategy
 
 PROPOSALS = 20  # how often a strategy is asked again if its proposal was tried before
@@ -62,7 +63,7 @@ class Study:
         strategy: A key of `registry.STRATEGIES`.
         limits: When to stop.
         budget: The time of the search; made from `limits.time` by default.
-        ladder: The rungs; by default those of `plan`.
+        ladder: The rungs; by default those the search was begun with.
         rungs: Whether to use the default rungs; otherwise every trial is trained in full at once.
         seed: Decides every proposal and every training run.
         task: A fingerprint of the data; a run is never resumed with other data.
@@ -106,12 +107,14 @@ class Study:
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.plan = plan
         self._by_rows = plan is not None and plan.by_rows
-        default = Ladder((1 / 3, 1.0), brackets=1) if self._by_rows else Ladder()
-        self.ladder = ladder or (default if rungs else Ladder((1.0,)))
-        self.rungs = Rungs(self.ladder)
+        self.ladder = ladder or (self._default_ladder() if rungs else Ladder((1.0,)))
         self._use_known = known
         self._baselines = Baselines(lambda: ledger.state, candidates, self.ladder, self.budget, plan, solved=solved)
         self.rows_of = self._baselines.rows_of
+        self.promotions = Promotions(
+            lambda: ledger.state, self.ladder, self._baselines, self.budget, cumulative=not self._by_rows
+        )
+        self.full_budget_seconds = self.promotions.full_budget_seconds
         settings = {"strategy": strategy, "options": dict(options or {}), "ladder": asdict(self.ladder), "known": known}
         settings |= {"encoder": candidates.encoder, "pair": candidates.pair, "rows": candidates.rows}
         ledger.begin(RunStarted(candidates.space.to_dict(), task, settings, seed, dict(versions or {})))
@@ -220,13 +223,20 @@ class Study:
         """Write the staged events; wait and repeat while the disk fails, unless the search is to end."""
         self.pause.repeat(self.ledger.commit, self._is_over)
 
+    def _default_ladder(self) -> Ladder:
+        """Return the default rungs, or those that the search was begun with by an earlier version."""
+        started = self.state.started
+        return (
+            Ladder() if started is None or len(started.fractions) < 2 else Ladder.from_dict(started.settings["ladder"])
+        )
+
     def _catch_up(self) -> None:
         """Pass the events of the ledger to the rungs and the strategy, in order."""
         for trial in self.state.trials:
             if trial.params is not None:
                 self.strategy.started(trial.number, trial.params)
             for rung in range(trial.bracket + 1, trial.reached + 1):
-                self.rungs.started(trial.number, trial.bracket, rung)
+                self.promotions.started(trial, rung)
         for number, rung in self.state.settled:
             self._learn(number, rung)
         best = self.state.best
@@ -244,7 +254,7 @@ class Study:
             self._baselines.choose_encoder()
         if score is not None and (seconds := self.full_budget_seconds(trial, rung)) is not None:
             self._estimates.add(trial.spec_data, seconds)
-        self.rungs.add(number, trial.bracket, rung, score)
+        self.promotions.add(trial, rung)
         if trial.params is not None:
             self.strategy.tell(number, trial.params, rung, score)
 
@@ -265,15 +275,10 @@ class Study:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
             return number, self.state.waiting[number]
-        if (promotion := self._baselines.next_promotion()) is not None:
+        if (promotion := self.promotions.next()) is not None:
             return promotion
-        while (promotion := self.rungs.next_promotion()) is not None:
-            number, rung = promotion
-            if self.budget.fits(self._remaining_seconds(number)):
-                return promotion
-            self.rungs.started(number, self.state.trials[number].bracket, rung)  # it is not promoted this time
-        if not self.budget.fits(self._estimates.median) and (last := self._last_promotion()) is not None:
-            return last
+        if not self.budget.fits(self._estimates.median) and (promotion := self.promotions.last()) is not None:
+            return promotion
         deadline = self.budget.search_deadline
         late = self._too_late is not None and deadline is not None and deadline <= self._too_late
         if self._is_full() or self._exhausted or late or not self._propose():
@@ -298,32 +303,6 @@ class Study:
                 params = self.candidates.express(spec) if origin == PLAIN else None
                 self._register(spec, spec.hash, params, origin, bracket)
 
-    def _remaining_seconds(self, number: int) -> float | None:
-        """Estimate the seconds from where a trial stands to the top rung."""
-        trial = self.state.trials[number]
-        seconds = self.full_budget_seconds(trial, trial.reached)
-        done = 0.0 if self._by_rows else self.ladder.fractions[trial.reached]
-        return None if seconds is None else seconds * (1 - done)
-
-    def full_budget_seconds(self, trial: Trial, rung: int) -> float | None:
-        """Extrapolate a trial's seconds of full training from its results up to a rung."""
-        return full_budget_seconds(trial, self.ladder.fractions, rung, cumulative=not self._by_rows)
-
-    def _last_promotion(self) -> tuple[int, int] | None:
-        """Return the best trial below the top that can still finish and is not clearly worse than the plain head.
-
-        Used towards the end, when a new trial could not reach the top rung any more.
-        """
-        plain = self.state.plain
-        for rung in range(self.ladder.top - 1, -1, -1):
-            least = plain.lower_bound(rung) if plain is not None and rung in plain.results else None
-            for number, score in self.rungs.waiting(rung):
-                if least is not None and score < least:
-                    break
-                if self.budget.fits(self._remaining_seconds(number)):
-                    return number, rung + 1
-        return None
-
     def _propose(self) -> bool:
         """Record a new trial; return False if there is nothing new to try, or no time for it."""
         number = len(self.state.trials)
@@ -331,13 +310,19 @@ class Study:
             spec_hash = spec.hash
             if spec_hash in self.state.hashes:
                 continue
-            if not self.budget.fits(self._estimates.estimate(spec.to_dict())):
+            rung = self._first_rung(spec, origin, number)
+            if not self.budget.fits(self._seconds_to_compare(spec, rung)):
                 self._too_late = self.budget.search_deadline
                 continue
             self._too_late = None
-            return self._register(spec, spec_hash, params, origin, self._first_rung(spec, origin, number))
+            return self._register(spec, spec_hash, params, origin, rung)
         self._exhausted = self._too_late is None
         return False
+
+    def _seconds_to_compare(self, spec: Spec, rung: int) -> float | None:
+        """Estimate the seconds of a new trial up to the rung below the top: one fold, which ranks candidates well."""
+        seconds = self._estimates.estimate(spec.to_dict())
+        return None if seconds is None else seconds * self.ladder.fractions[max(rung, self.ladder.top - 1)]
 
     def _first_rung(self, spec: Spec, origin: str, number: int) -> int:
         """Return the rung at which a new trial starts. Less than one fold would hardly rank the known recipes."""
@@ -374,7 +359,7 @@ class Study:
         trial, directory = self.state.trials[number], self.ledger.directory
         slowest = self._slowest
         self.ledger.stage(TrialStarted(number, rung, attempt := trial.attempts))
-        self.rungs.started(number, trial.bracket, rung)
+        self.promotions.started(trial, rung)
         return EvaluateTrial(
             trial=number,
             spec=trial.spec,
@@ -445,5 +430,5 @@ class Study:
 
     def _clean_up(self, finished: Sequence[EvaluateTrial]) -> None:
         """Remove checkpoints that no trial can continue from. Called after a commit: what is gone is not needed."""
-        keep = continuable(self.state, self.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
+        keep = continuable(self.state, self.promotions.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
         self.checkpoints.remove_unused(finished, self.state, keep)
