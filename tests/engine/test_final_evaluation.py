@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,13 @@ from headhunt.engine import final_test, selection
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
-from headhunt.engine.selection import EnsembleChoice, FinalistScores, choose_winner, evaluate_finalists
+from headhunt.engine.selection import (
+    EnsembleChoice,
+    FinalistScores,
+    choose_winner,
+    compare_with_plain,
+    evaluate_finalists,
+)
 from headhunt.engine.test_scores import score_test_rows
 from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.errors import HeadhuntError
@@ -186,11 +193,26 @@ def test_finalists_are_not_evaluated_again_without_time(finalists):
     assert not workers.evaluated
 
 
-@pytest.mark.parametrize(("std_error", "winner"), [(0.01, 3), (0.2, 1)])
-def test_trial_with_fewer_folds_wins_if_its_lower_bound_is_above(finalists, std_error, winner):
+def predict(final: FinalEvaluation, number: int, rows: int, correct: Sequence[int]) -> None:
+    """Store predictions of the first rows by a trial, of which so many of each third are correct."""
+    trial, targets = final.state.trials[number], final.validation_targets[:rows]
+    outputs = np.eye(2)[1 - targets]
+    third = len(final.validation_targets) // 3
+    for start, count in zip(range(0, rows, third), correct, strict=True):
+        outputs[start : start + count] = np.eye(2)[targets[start : start + count]]
+    path = final.directory.predictions(number, trial.best[0])
+    write_arrays(path, rows=np.arange(rows), outputs=outputs)
+
+
+@pytest.mark.parametrize(("correct", "winner"), [(4, 1), (5, 1), (6, 3)])
+def test_trial_with_fewer_folds_wins_if_it_is_better_on_the_same_rows(finalists, correct, winner):
+    """Not by its lower bound: the first fold may be easier than the others."""
     final = finalists(FakeWorkers({}), TimeBudget(None))
     spec = Spec(encoder="toy", head=Head(pooling="attention"))
-    add_result(final.study, 3, spec, "random", LADDER.top - 1, 0.95, std_error)
+    add_result(final.study, 3, spec, "random", LADDER.top - 1, 0.95, 0.01)
+    third = len(final.validation_targets) // 3
+    predict(final, 1, 3 * third, (5, 1, 1))
+    predict(final, 3, third, (correct,))
     assert choose_winner(final, FinalistScores({1: [0.8], 2: [0.7]})).number == winner
 
 
@@ -199,7 +221,15 @@ def test_trial_with_fewer_folds_wins_although_the_plain_head_is_better(finalists
     add_result(final.study, 3, Spec(encoder="toy", recipe=Recipe(learning_rate=3e-4)), "plain", LADDER.top, 0.99)
     spec = Spec(encoder="toy", head=Head(pooling="attention"))
     add_result(final.study, 4, spec, "random", LADDER.top - 1, 0.95, 0.01)
-    assert choose_winner(final, FinalistScores({3: [0.99], 1: [0.8]})).number == 4
+    third = len(final.validation_targets) // 3
+    predict(final, 1, 3 * third, (5, 1, 1))
+    predict(final, 4, third, (6,))
+    scores = FinalistScores({3: [0.99], 1: [0.8]})
+    winner = choose_winner(final, scores)
+    assert winner.number == 4
+    predict(final, 3, 3 * third, (7, 0, 0))
+    assert compare_with_plain(final, scores, winner, final.state.plain) == (6 / third, 7 / third)
+    assert compare_with_plain(final, scores, final.state.trials[1], final.state.plain) == (0.8, 0.99)
 
 
 def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):

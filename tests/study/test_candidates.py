@@ -41,7 +41,7 @@ def test_known_recipes_exist_for_every_space(name, rows, pair):
 
 
 @pytest.mark.parametrize("pair", [False, True])
-@pytest.mark.parametrize("epochs", [2.0, 6.0, 10.0])
+@pytest.mark.parametrize("epochs", [2.0, 4.0, 10.0])
 def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
     """Issue: where there was time for fewer than ten epochs of an encoder, they were left out."""
     candidates = Candidates(Space.load("default"), encoder="toy", pair=pair, max_epochs=epochs)
@@ -51,7 +51,7 @@ def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
         if recipe.freeze != "all":
             trained = 1 - recipe.freeze / candidates.layers if isinstance(recipe.freeze, int) else 1.0
             assert recipe.epochs == pytest.approx(min(10.0, epochs / trained), abs=0.01)  # as long as other candidates
-    assert recipes[0].head_init == ("random" if epochs == 10.0 else "solved")  # fewer epochs need a better start
+    assert recipes[0].head_init == ("solved" if epochs == 2.0 else "random")  # few epochs need a better start
 
 
 @pytest.mark.parametrize("length", [64, 256])

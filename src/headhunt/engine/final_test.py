@@ -19,6 +19,7 @@ from headhunt.engine.selection import (
     FinalistScores,
     choose_ensemble,
     choose_winner,
+    compare_with_plain,
     evaluate_finalists,
 )
 from headhunt.engine.test_scores import decisions_on_test_rows, folds_name, paired_runs, score_test_rows
@@ -236,8 +237,9 @@ def _deliver(
     """
     both: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
     order = [(name, trial) for name, trial in both if trial is not None]
-    winner, plain = scores.mean(contest.winner), scores.mean(contest.plain)
-    if ensemble is not None and (plain is None or ensemble.better_than(scores.first(contest.plain))):
+    winner, plain = compare_with_plain(final, scores, contest.winner, contest.plain)
+    first = scores.first(contest.plain)
+    if ensemble is not None and (first is None or ensemble.better_than(first)):
         copy_directory(final.directory.ensemble, final.directory.model)
         return ENSEMBLE, final.directory.ensemble
     if final.deliver == "plain-unless-proven":

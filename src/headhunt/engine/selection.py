@@ -118,8 +118,8 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
 def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
-    A trial with fewer folds or rows wins if even the lower bound of its score is above the finalist's. A winner that is
-    no finalist, because the plain head is better than all, is added to the scores.
+    A trial with fewer folds wins if it is better on the rows that both have predicted. A winner that is no finalist,
+    because the plain head is better than all, is added to the scores.
     """
     winner = _best_candidate(final, scores)
     if winner is not None and winner.best is not None:
@@ -137,13 +137,34 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
         key=lambda trial: (_or_lowest(scores.mean(trial)), -trial.number),
         default=None,
     )
-    best = best_with_training_run(final.study, final.folds, excluded)
-    if best is None or best.best is None:
-        return winner
     if winner is None or winner.best is None:
-        return best
-    ahead = _or_lowest(best.lower_bound(best.best[0])) > _or_lowest(winner.lower_bound(winner.best[0]))
-    return best if ahead and best.best[0] < winner.best[0] else winner
+        return best_with_training_run(final.study, final.folds, excluded)
+    complete = [trial.number for trial in final.state.trials if trial.best and trial.best[0] >= winner.best[0]]
+    best = best_with_training_run(final.study, final.folds, excluded.union(complete))
+    common = scores_on_common_rows(final, best, winner) if best is not None else None
+    return best if common is not None and common[0] > common[1] else winner
+
+
+def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -> tuple[float, float] | None:
+    """Return the scores of two trials on the rows that both have predicted; None if there are none on disk."""
+    found, other = final.predictions(first), final.predictions(second)
+    if found is None or other is None:
+        return None
+    common, here, there = np.intersect1d(found[0], other[0], return_indices=True)
+    if not len(common):
+        return None
+    targets = final.validation_targets[common]
+    return final.score(found[1][here], targets), final.score(other[1][there], targets)
+
+
+def compare_with_plain(
+    final: FinalEvaluation, scores: FinalistScores, winner: Trial | None, plain: Trial | None
+) -> tuple[float | None, float | None]:
+    """Return the scores of the winner and the plain head on validation rows: on the same ones, if one has more folds."""
+    means = scores.mean(winner), scores.mean(plain)
+    if winner is None or plain is None or not winner.best or not plain.best or winner.best[0] == plain.best[0]:
+        return means
+    return (None if final.grows else scores_on_common_rows(final, winner, plain)) or means
 
 
 def _or_lowest(score: float | None) -> float:

@@ -21,7 +21,7 @@ Params = dict[str, Any]
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEAST_COST = 0.25  # of training some layers, relative to all
-FEW_EPOCHS = 6.0
+FEW_EPOCHS = 3.0  # up to which a solved head is the better start: benchmarks/testbed/few_epochs.py
 
 
 class Candidates:

@@ -1,0 +1,105 @@
+"""Measure which known recipe and learning rate are best when there is time for few epochs only.
+
+The first two known recipes differ in the start of the head: random weights, or the solution for the frozen encoder. They
+are trained on all rows of a tuning set, for few epochs, with several learning rates, and predict its test rows. Each
+training run is a line of the `.jsonl` file beside the result, and is not repeated.
+
+    python benchmarks/testbed/few_epochs.py --data DIR --encoder DIR --out benchmarks/results/testbed_few_epochs.json
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from averages import ROWS
+from sets import SETS, draw_set
+from specs import list_specs, with_encoder
+
+SET_NAMES = ("mpqa", "clinc30", "cr")
+STARTS = ("random", "solved")
+VARIANTS = ((2.0, 1e-4), (4.0, 1e-4), (4.0, 2e-4), (4.0, 4e-4))
+"""Epochs and learning rate."""
+KEY = ("set", "start", "epochs", "rate")
+
+
+def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a known recipe and return its test score."""
+    import torch
+
+    from headhunt.data import Task
+    from headhunt.engine.trial_runner import TrialRunner
+    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.evaluation import DEFAULT_METRIC, measure
+    from headhunt.predictor import Predictor
+    from headhunt.run.directory import RunDirectory
+    from headhunt.run.task import save_task
+    from headhunt.study.requests import FitAllRows
+
+    torch.set_num_threads(1)
+    chosen = SETS[job["set"]]
+    item = [each for each in list_specs(chosen.pair) if each.origin == "known"][STARTS.index(job["start"])]
+    spec = with_encoder(item.with_epochs(job["epochs"]).spec, job["encoder"])
+    spec = replace(spec, recipe=replace(spec.recipe, learning_rate=job["rate"]))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        drawn = draw_set(chosen, Path(job["data"]), folder / "rows", job["rows"], job["test_rows"])
+        task = Task.load(drawn.train, test=drawn.test, problem_type=chosen.problem_type)  # type: ignore[arg-type]
+        save_task(task, RunDirectory(folder / "run").task)
+        metric, test = DEFAULT_METRIC[task.problem_type], task.splits["test"]
+        runner = TrialRunner(RunnerSettings(directory=str(folder / "run"), metric=metric, threads=1))
+        fitted = runner.run(FitAllRows(trial=0, spec=spec, seed=0, out=folder / "model"))
+        if fitted.outcome != "ok":
+            raise RuntimeError(f"{job}: {fitted}")
+        model = Predictor.load(folder / "model", device=torch.device("cpu"))
+        score = measure(task.problem_type, metric, model.outputs(test.texts(), test.texts_b()), test.targets)
+    return {**{name: job[name] for name in KEY}, "test": round(100 * score, 2)}
+
+
+def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the test scores by epochs, rate and start, and their mean over the sets that all starts have."""
+    scores: dict[tuple[float, float], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for record in records:
+        scores[record["epochs"], record["rate"]][record["start"]][record["set"]] = record["test"]
+    result: dict[str, Any] = {}
+    for (epochs, rate), starts in sorted(scores.items()):
+        common = sorted(set.intersection(*(set(by_set) for by_set in starts.values())))
+        means = {start: round(float(np.mean([by_set[name] for name in common])), 2) for start, by_set in starts.items()}
+        result[f"{epochs:g} epochs, {rate:g}"] = {"sets": common, "mean": means if common else {}, "scores": starts}
+    return {"training_runs": len(records), "variants": result}
+
+
+def main() -> None:
+    from measure import encoder_folder, finish, options
+
+    parser = options(__doc__)
+    parser.add_argument("--sets", nargs="*", default=list(SET_NAMES), choices=list(SETS), help="sets to work on")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": ROWS, "test_rows": 0}
+    cells = [(name, start, *variant) for variant in VARIANTS for name in args.sets for start in STARTS]
+    if args.quick:
+        cells, common = [("mpqa", "random", 1.0, 1e-4)], {**common, "rows": 60, "test_rows": 30}
+    log = args.out.with_suffix(".jsonl") if args.out and not args.quick else None
+    records = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
+    done = {tuple(record[name] for name in KEY) for record in records}
+    jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells if cell not in done]
+    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
+        for record in pool.imap_unordered(measure_cell, jobs):
+            records.append(record)
+            print(json.dumps(record), flush=True)
+            if log:
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+    finish(args, summarize(records))
+
+
+if __name__ == "__main__":
+    main()
