@@ -1,8 +1,8 @@
 """Measure which known recipe and learning rate are best when there is time for few epochs only.
 
-The first two known recipes differ in the start of the head: random weights, or the solution for the frozen encoder. They
-are trained on all rows of a tuning set, for few epochs, with several learning rates, and predict its test rows. Each
-training run is a line of the `.jsonl` file beside the result, and is not repeated.
+The first two known recipes differ in the start of the head: random weights, or the solution for the frozen encoder.
+They are trained on all rows of a tuning set, for few epochs, with several learning rates, and predict its test rows.
+Each training run is a line of the `.jsonl` file beside the result, and is not repeated.
 
     python benchmarks/testbed/few_epochs.py --data DIR --encoder DIR --out benchmarks/results/testbed_few_epochs.json
 """

@@ -160,7 +160,7 @@ def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -
 def compare_with_plain(
     final: FinalEvaluation, scores: FinalistScores, winner: Trial | None, plain: Trial | None
 ) -> tuple[float | None, float | None]:
-    """Return the scores of the winner and the plain head on validation rows: on the same ones, if one has more folds."""
+    """Return the scores of the winner and the plain head on validation rows; on the same ones, if folds differ."""
     means = scores.mean(winner), scores.mean(plain)
     if winner is None or plain is None or not winner.best or not plain.best or winner.best[0] == plain.best[0]:
         return means
