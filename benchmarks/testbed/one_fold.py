@@ -2,8 +2,8 @@
 
 A search is imitated by drawing some rows of a set. One candidate is known on all folds: the solved head, or a drawn
 candidate that trains the encoder. Others are known on the first fold only. Each rule chooses a candidate, whose test
-score counts: the best lower bound, each on its own rows; or the best on the rows of the first fold, if it is ahead of the
-complete candidate there by so many standard errors of their paired difference.
+score counts: the best lower bound, each on its own rows; or the best on the rows of the first fold, if it is ahead of
+the complete candidate there by so many standard errors of their paired difference.
 
     python benchmarks/testbed/one_fold.py --out benchmarks/results/testbed_one_fold.json
 """
