@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
 portfolio, weight_sharing, ensemble_size = map(import_module, ("portfolio", "weight_sharing", "ensemble_size"))
-averages = import_module("averages")
+averages, one_fold, few_epochs = map(import_module, ("averages", "one_fold", "few_epochs"))
 
 ROWS, TEST_ROWS = 90, 60
 
@@ -245,12 +245,30 @@ def test_strategies_are_ranked_by_the_mean_over_sets(made_up, items, tmp_path):
     made_up.save(tmp_path)
     table.write_specs(tmp_path, {False: items, True: []})
     chosen = {"strategies": ["prior", "random"], "seconds": [100.0], "seeds": 3, "workers": 2}
-    args = Namespace(**chosen, without_known=False, nearest=True, ladder=None)
+    args = Namespace(**chosen, without_known=False, nearest=True, learn=False, ladder=None)
     sets = replay.compare(table.Table(tmp_path), ["subj"], args)
     ranking = replay.rank({"one": sets["subj"], "two": sets["subj"]})["100"]
     scores = [row["score"] for row in ranking.values()]
     assert set(ranking) == {"prior", "random"} and scores == sorted(scores, reverse=True)
     assert ranking["prior"] == {key: sets["subj"]["strategies"]["prior"]["100"][key] for key in ranking["prior"]}
+
+
+def test_replayed_search_tries_early_what_was_best_on_other_sets(made_up, items, tmp_path):
+    other = made_up_set([*items[:4], *items[:3:-1]], "cr")
+    for stored in (made_up, other):
+        stored.save(tmp_path)
+    table.write_specs(tmp_path, {False: items, True: []})
+    learned = replay.learn_from_others(table.Table(tmp_path), "subj")
+    trained = [spec for spec in other.best(len(items)) if not items_by_hash(items)[spec].recipe.is_solved]
+    assert sorted(learned) == sorted([spec for spec in trained if not items_by_hash(items)[spec].head.plain][:2])
+    known = [spec.hash for spec, _ in replay.TableCandidates(made_up, items).known_recipes()]
+    tried = [spec.hash for spec, _ in replay.TableCandidates(made_up, items, learned).known_recipes()]
+    assert tried[0] == known[0] and set(tried) == set(known) | set(learned)
+    assert all(tried.index(spec) < 5 for spec in learned)
+
+
+def items_by_hash(items):
+    return {item.hash: item.spec for item in items}
 
 
 def test_portfolio_begins_with_the_candidate_that_saves_most_per_second(made_up, items):
@@ -379,3 +397,22 @@ def test_averages_are_compared_with_single_training_runs_on_all_rows():
     assert summary["one run"] == 82.0 and summary["folds"]["accepted"] == 1
     assert summary["folds"]["weights"] == {"gain": 2.0, "standard_error": 1.0}
     assert summary["three runs"]["predictions"] == {"gain": -1.0, "standard_error": 0.0}
+
+
+def test_rules_for_one_fold_choose_between_the_complete_candidate_and_the_others(made_up, items):
+    origins = {item.hash: item.origin for item in items}
+    for complete in ("solved", "tuned"):
+        scores = one_fold.compare_rules(made_up, origins, complete, candidates=3, rows=60, samples=20)
+        assert len(scores) == 3 + len(one_fold.STANDARD_ERRORS)
+    # The solved head is the worst candidate of this table: every rule is between never and always leaving it.
+    scores = one_fold.compare_rules(made_up, origins, "solved", candidates=3, rows=60, samples=20)
+    assert scores["complete"] < scores["ahead by 0"] <= scores["one fold"]
+
+
+def test_recipes_for_few_epochs_are_compared_on_equal_sets():
+    records = [
+        {"set": name, "start": start, "epochs": 2.0, "rate": 1e-4, "test": test}
+        for name, start, test in (("cr", "random", 80.0), ("cr", "solved", 84.0), ("mpqa", "random", 10.0))
+    ]
+    variant = few_epochs.summarize(records)["variants"]["2 epochs, 0.0001"]
+    assert variant["sets"] == ["cr"] and variant["mean"] == {"random": 80.0, "solved": 84.0}

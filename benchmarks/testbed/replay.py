@@ -8,9 +8,11 @@ the table. With `--nearest` all strategies run, and proposals are replaced by th
 untried candidates; such figures are reported separately. `ranking` orders the strategies at every time limit by their
 mean test score over all sets, with 95 % intervals over seeds.
 
-At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered. Its test score
-counts, predicted by the mean of its fold models. As in a search, time for training it and the plain head on all rows is
+At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered, or one with a single
+fold that is better on the rows of that fold. Its test score counts, predicted by the mean of its fold models. As in a search, time for training it and the plain head on all rows is
 reserved.
+
+With `--learn`, a search tries early what was best on the other sets, as `--learn-from` does.
 
     python benchmarks/testbed/replay.py --table benchmarks/testbed/table --out benchmarks/results/testbed_replay.json
 """
@@ -33,6 +35,7 @@ from sets import SETS
 from specs import ENCODER, TableSpec
 from table import SetTable, Table
 
+from headhunt.engine.earlier_runs import MAXIMUM, PER_RUN
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
@@ -40,7 +43,7 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
 from headhunt.spec import Choice, Space, Spec
 from headhunt.study.budget import TimeBudget
-from headhunt.study.candidates import Candidates, Params, position_of
+from headhunt.study.candidates import Candidates, Params, alternate, position_of
 from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial, Request
@@ -68,15 +71,17 @@ class TableCandidates(Candidates):
     Args:
         table: Results on one set.
         items: Candidates of the table.
+        learned: Hashes of candidates that are tried in turn with the known recipes.
     """
 
-    def __init__(self, table: SetTable, items: Sequence[TableSpec]) -> None:
+    def __init__(self, table: SetTable, items: Sequence[TableSpec], learned: Sequence[str] = ()) -> None:
         info = table.info
         facts: dict[str, Any] = {"pair": info.pair, "problem_type": info.problem_type, "rows": info.rows}
         facts["classes"] = info.outputs
         super().__init__(Space.load("default"), encoder=ENCODER, **facts)
         complete = Candidates(self.space, encoder=ENCODER, **facts)
-        self._known = [spec.hash for spec, _ in complete.known_recipes()]
+        known = (spec.hash for spec, _ in complete.known_recipes())
+        self._known = list(dict.fromkeys(alternate(known, iter(learned))))
         self.recorded = {item.hash: item.spec for item in items if item.hash in table.entries}
         self._by_params: dict[Any, Spec] = {}
         self._params: dict[str, Params] = {}  # by hash
@@ -246,6 +251,8 @@ class Search:
     """Whether proposals are replaced by the nearest untried candidates of the table."""
     ladder: Ladder | None = None
     """The rungs; None for those of a search."""
+    learned: tuple[str, ...] = ()
+    """Hashes of candidates of earlier searches, which are tried early."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +264,7 @@ class Delivered:
     test_score: float
     trials: int
     curve: tuple[tuple[float, float], ...]
-    """Time and test score of each candidate that was the best so far."""
+    """Time and test score of each candidate that would have been delivered."""
 
 
 def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Delivered:
@@ -270,7 +277,7 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
     """
     if table.info.folds == 1:
         raise ValueError(f"Replayed searches need cross-validation; {table.info.name} has one validation split.")
-    candidates = TableCandidates(table, items)
+    candidates = TableCandidates(table, items, search.learned)
     baselines = [candidates.solved()[0].hash, candidates.plain().hash]
     if not set(baselines) <= set(table.scored) or not candidates.pool:
         raise ValueError(
@@ -305,7 +312,7 @@ class _Curve:
     def __init__(self, table: SetTable, executor: ReplayExecutor, workers: int) -> None:
         self._table, self._executor, self._workers = table, executor, workers
         self.best: list[tuple[float, float, str]] = []
-        """Time, out-of-fold score and spec of each candidate that was the best so far."""
+        """Time, out-of-fold score and spec of each candidate that would have been delivered."""
 
     def follow(self, study: Study) -> Sequence[Request]:
         """Look at the results so far; called by the study after every round."""
@@ -315,8 +322,13 @@ class _Curve:
         if not scores:
             return ()
         spec = max(scores, key=scores.__getitem__)
-        if not self.best or scores[spec] > self.best[-1][1]:
-            self.best.append((self._executor.now, scores[spec], spec))
+        begun = [trial for trial in study.state.trials if trial.hash not in scores and not trial.is_plain]
+        firsts = {trial.hash: self._table.score(trial.hash, 1) for trial in begun if trial.best is not None}
+        ahead = max(firsts, key=firsts.__getitem__, default=spec)
+        if ahead != spec and firsts[ahead] > self._table.score(spec, 1):
+            spec = ahead
+        if not self.best or spec != self.best[-1][2]:
+            self.best.append((self._executor.now, self._table.score(spec), spec))
         plain = study.state.plain
         refitted = {spec} | ({plain.hash} if plain is not None else set())
         study.budget.reserve(sum(refit_seconds(self._table, each) for each in refitted) / self._workers)
@@ -413,6 +425,23 @@ def refit_seconds(table: SetTable, spec: str) -> float:
     return sum(table.seconds(spec)) / (folds - 1)
 
 
+def learn_from_others(table: Table, name: str) -> tuple[str, ...]:
+    """Return the best candidates of the other sets, as `--learn-from` chooses them from earlier searches."""
+    new, found = table.sets[name].info, dict[str, tuple[int, float]]()
+    for stored in table:
+        info = stored.info
+        if info.name == name or (info.pair, info.problem_type) != (new.pair, new.problem_type) or info.folds == 1:
+            continue
+        specs = {item.hash: item.spec for item in table.specs(info.pair)}
+        heads = {spec: specs[spec] for spec in stored.scored if not specs[spec].recipe.is_solved}
+        plain = max((stored.score(spec) for spec, each in heads.items() if each.head.plain), default=math.inf)
+        better = [spec for spec, each in heads.items() if not each.head.plain and stored.score(spec) > plain]
+        for place, spec in enumerate(sorted(better, key=stored.score, reverse=True)[:PER_RUN]):
+            gain = (stored.score(spec) - plain) / sum(stored.seconds(spec))
+            found.setdefault(spec, (place, -gain))
+    return tuple(sorted(found, key=found.__getitem__)[:MAXIMUM])
+
+
 def summarize(scores: np.ndarray, seed: int = 0) -> dict[str, Any]:
     """Return the mean of test scores and its 95 % bootstrap interval over seeds."""
     draws = np.random.default_rng(seed).choice(scores, (SAMPLES, len(scores))).mean(1)
@@ -423,16 +452,18 @@ def summarize(scores: np.ndarray, seed: int = 0) -> dict[str, Any]:
 def compare(table: Table, names: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """Return the mean test score of every strategy on every set at every time limit."""
     result: dict[str, Any] = {}
+    common = {"workers": args.workers, "nearest": args.nearest, "ladder": args.ladder}
     for name in names:
         stored = table.sets[name]
         items = table.specs(stored.info.pair)
         best = max(stored.test_score(spec) for spec in stored.scored)
-        result[name] = {"best": round(best, 4), "candidates": len(stored.scored), "strategies": {}}
+        learned = learn_from_others(table, name) if args.learn else ()
+        result[name] = {"best": round(best, 4), "candidates": len(stored.scored), "learned": learned, "strategies": {}}
         for strategy in args.strategies:
             cells = {}
             for seconds in args.seconds:
                 searches = [
-                    Search(strategy, seconds, seed, args.workers, not args.without_known, args.nearest, args.ladder)
+                    Search(strategy, seconds, seed, known=not args.without_known, learned=learned, **common)
                     for seed in range(args.seeds)
                 ]
                 ends = [replay(stored, items, search) for search in searches]
@@ -471,6 +502,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="workers of a search")
     parser.add_argument("--without-known", action="store_true", help="do not begin with known recipes")
     parser.add_argument("--nearest", action="store_true", help="evaluate the nearest candidate of the table")
+    parser.add_argument("--learn", action="store_true", help="try early what was best on the other sets")
     parser.add_argument("--rungs", nargs="*", type=Fraction, help="rungs as fractions, such as 1/3 1")
     parser.add_argument("--eta", type=int, default=3, help="reduction factor, with --rungs")
     parser.add_argument("--brackets", type=int, default=1, help="rungs at which trials may start, with --rungs")

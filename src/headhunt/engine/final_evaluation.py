@@ -42,7 +42,7 @@ ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 AVERAGING_SECONDS = 12.0  # for averaging their weights
-RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with all training runs
+RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with several training runs
 OPTIONAL_FRACTION = 0.05  # of the time of a search, for predicting the test rows with models of folds
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
@@ -375,9 +375,10 @@ class FinalEvaluation:
         shared = (sum(training) + 2 * predicting + optional) / self.workers
         averaging = 0.0
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
-            more = (TRAINING_RUNS - 1) * sum(training) / self.workers
-            shared += more if shared + more <= RUNS_FRACTION * self.budget.total else 0.0
-            averaging = AVERAGING_SECONDS
+            run = max(1e-9, sum(training) / self.workers)
+            more = min(TRAINING_RUNS - 1, int(max(0.0, RUNS_FRACTION * self.budget.total - shared) / run))
+            shared += more * run
+            averaging = AVERAGING_SECONDS if more else 0.0
         alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
         return alone + averaging + self.bootstrap_seconds + 5.0
 

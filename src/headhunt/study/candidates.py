@@ -11,13 +11,14 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import EncoderShape, Head, Mlp
 from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, inactive_leaves, plain, solved
 
 Params = dict[str, Any]
+ItemT = TypeVar("ItemT")
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEAST_COST = 0.25  # of training some layers, relative to all
@@ -196,7 +197,7 @@ class Candidates:
             recipes = _known_shapes(base, self.layers)
         else:
             recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few)
-        recipes = _alternate(recipes, (_adapt(spec, base) for spec in self.learned))
+        recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
@@ -223,7 +224,7 @@ def _adapt(spec: Spec, base: Spec) -> Spec:
     return replace(spec, encoder=base.encoder, recipe=recipe)
 
 
-def _alternate(recipes: Iterator[Spec], learned: Iterator[Spec]) -> Iterator[Spec]:
+def alternate(recipes: Iterator[ItemT], learned: Iterator[ItemT]) -> Iterator[ItemT]:
     """Yield from both in turn. The first known recipe comes first: earlier tasks may have been different."""
     for recipe in recipes:
         yield recipe
