@@ -9,8 +9,8 @@ untried candidates; such figures are reported separately. `ranking` orders the s
 mean test score over all sets, with 95 % intervals over seeds.
 
 At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered, or one with a single
-fold that is better on the rows of that fold. Its test score counts, predicted by the mean of its fold models. As in a search, time for training it and the plain head on all rows is
-reserved.
+fold that is better on the rows of that fold. Its test score counts, predicted by the mean of its fold models. As in a
+search, time for training it and the plain head on all rows is reserved.
 
 With `--learn`, a search tries early what was best on the other sets, as `--learn-from` does.
 
