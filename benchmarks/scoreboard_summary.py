@@ -111,50 +111,54 @@ def format_cell(rows: Sequence[Row]) -> str:
 
 
 def draw_chart(rows: Sequence[Row]) -> str:
-    """Return an SVG with a panel per setting: mean score against mean seconds of every tool."""
-    across, wide, high = 4, 250, 210
+    """Return an SVG with a panel per setting: score against seconds of every tool, the mean and each draw."""
+    across, wide, high = 4, 250, 220
+    rows = [row for row in rows if row["score"] is not None]
     settings = [name for name in SETTINGS if any(row["setting"] == name for row in rows)]
     body = []
     for place, name in enumerate(settings):
         panel = _draw_panel(name, [row for row in rows if row["setting"] == name], wide, high)
         body.append(f'<g transform="translate({place % across * wide} {place // across * high})">{panel}</g>')
     height = -(-len(settings) // across) * high
-    for place, (tool, title) in enumerate(TITLES.items()):
-        x, y = 20 + place % 3 * 230, height + 20 + place // 3 * 20
-        body += [_mark("same", x, y, COLOURS[tool]), draw_text(x + 12, y + 4, title, "label")]
-    body.append(draw_text(720, height + 24, "filled: same encoder; open: own choice", "label"))
+    tools = [tool for tool in TITLES if any(row["tool"] == tool for row in rows)]
+    for place, tool in enumerate(tools):
+        x, y = 24 + place % 3 * 230, height + 20 + place // 3 * 20
+        body += [_mark("same", x, y, COLOURS[tool]), draw_text(x + 12, y + 4, TITLES[tool], "label")]
+    height += 20 * -(-len(tools) // 3) + 20
+    note = "large: mean of the draws; small: each draw"
+    if any(row["table"] == "own" for row in rows):
+        note += "; filled: same encoder; open: own choice"
+    body.append(draw_text(20, height + 4, note, "label"))
     # A picture in a page cannot follow its theme, so the colours are those of the light one.
     colours = "--paper:#fff;--ink:#1d2327;--quiet:#5d666c;--grid:#e9ebe7;--faint:#b9c0c0;--sans:system-ui,sans-serif"
     style = f"<style>svg{{{colours}}}{read_asset('charts.css')}</style>"
     background = '<rect width="100%" height="100%" fill="#fff"/>'
-    drawing = draw_svg(across * wide, height + 64, "Test score against seconds, by tool.", [style, background, *body])
+    width = max(3, min(across, len(settings))) * wide
+    drawing = draw_svg(width, height + 20, "Test score against seconds, by tool.", [style, background, *body])
     return drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
 def _draw_panel(name: str, rows: Sequence[Row], wide: float, high: float) -> str:
-    points = {}
-    for table in TABLES:
-        for tool in TITLES:
-            members = [
-                row for row in rows if row["table"] == table and row["tool"] == tool and row["score"] is not None
-            ]
-            if members:
-                seconds = float(np.mean([row["seconds"] for row in members]))
-                points[table, tool] = seconds, 100 * float(np.mean([row["score"] for row in members]))
     title = draw_text(52, 20, f"{name}: {SETTINGS[name].metric}", "title")
-    if not points:
-        return title
-    left, right, top, bottom = 52.0, wide - 14, 36.0, high - 34
-    levels, y = make_axis(*padded_range([value for _, value in points.values()]), bottom, top, 4)
-    end = max(SETTINGS[name].seconds, *(seconds for seconds, _ in points.values()))
+    left, right, top, bottom = 52.0, wide - 14, 36.0, high - 50
+    levels, y = make_axis(*padded_range([100 * row["score"] for row in rows]), bottom, top, 4)
+    end = max(SETTINGS[name].seconds, *(row["seconds"] for row in rows))
     x = linear_scale(0, end * 1.04, left, right)
     step = 100 if end > 120 else 20
     ticks = [(float(second), str(second)) for second in range(0, int(end) + 1, step)]
     parts = [title, draw_grid_y(levels, y, left, right), draw_grid_x(ticks, x, top, bottom, lines=False)]
-    parts += [_mark(table, x(at), y(value), COLOURS[tool]) for (table, tool), (at, value) in points.items()]
+    parts.append(draw_text((left + right) / 2, bottom + 34, "seconds", "label"))
+    for table in TABLES:
+        for tool in TITLES:
+            members = [row for row in rows if (row["table"], row["tool"]) == (table, tool)]
+            places = [(row["seconds"], 100 * row["score"]) for row in members]
+            parts += [_mark(table, x(at), y(score), COLOURS[tool], 2.5) for at, score in places if len(places) > 1]
+            if places:
+                at, score = np.mean(places, axis=0)
+                parts.append(_mark(table, x(float(at)), y(float(score)), COLOURS[tool]))
     return "".join(parts)
 
 
-def _mark(table: str, x: float, y: float, colour: str) -> str:
+def _mark(table: str, x: float, y: float, colour: str, radius: float = 5.0) -> str:
     fill = colour if table == "same" else "#fff"
-    return f'<circle cx="{coordinate(x)}" cy="{coordinate(y)}" r="4.5" fill="{fill}" stroke="{colour}"/>'
+    return f'<circle cx="{coordinate(x)}" cy="{coordinate(y)}" r="{radius:g}" fill="{fill}" stroke="{colour}"/>'
