@@ -13,7 +13,7 @@ from searches import QUICK, make_task, run_search
 from study_toys import LADDER, open_study
 
 import headhunt
-from headhunt.engine import final_test, selection
+from headhunt.engine import final_evaluation, final_test, selection
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
@@ -238,6 +238,19 @@ def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):
     final.state.trials[0].results[LADDER.top] = replace(plain.results[LADDER.top], seconds=100.0)
     final.state.trials[1].results[LADDER.top] = replace(other.results[LADDER.top], seconds=100.0)
     assert final.minimum_seconds(plain) < final.minimum_seconds(other)
+
+
+@pytest.mark.parametrize(("seconds", "averages"), [(300.0, False), (3000.0, True)])
+def test_reserve_has_time_for_averaging_only_if_there_are_several_training_runs(
+    finalists, seconds, averages, monkeypatch
+):
+    final = finalists(FakeWorkers({}), TimeBudget(seconds))
+    for trial in final.state.trials:
+        trial.results[LADDER.top] = replace(trial.results[LADDER.top], seconds=100.0)
+    best = final.state.trials[1]
+    needed = final.minimum_seconds(best)
+    monkeypatch.setattr(final_evaluation, "AVERAGING_SECONDS", final_evaluation.AVERAGING_SECONDS + 10)
+    assert final.minimum_seconds(best) == pytest.approx(needed + (10 if averages else 0))
 
 
 def test_plain_head_with_any_recipe_is_no_winner(finalists):

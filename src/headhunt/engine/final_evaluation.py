@@ -376,7 +376,8 @@ class FinalEvaluation:
         averaging = 0.0
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
             run = max(1e-9, sum(training) / self.workers)
-            more = min(TRAINING_RUNS - 1, int(max(0.0, RUNS_FRACTION * self.budget.total - shared) / run))
+            spare = RUNS_FRACTION * self.budget.total - shared - AVERAGING_SECONDS
+            more = min(TRAINING_RUNS - 1, int(max(0.0, spare) / run))
             shared += more * run
             averaging = AVERAGING_SECONDS if more else 0.0
         alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
