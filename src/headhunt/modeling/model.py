@@ -101,6 +101,7 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
 
     def classify(self, outputs: Any, mask: Tensor, read: Tensor | None = None) -> Tensor:
         """Return the logits (batch, outputs) from what `encode` returns."""
+        # From its own field: transformers records no states if no layer runs, as with stored activations of all layers.
         below = outputs.hidden_states[:-1] if self.head.several_layers else ()
         return self.head((*below, outputs.last_hidden_state), mask.bool(), read)
 

@@ -248,7 +248,7 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
                     self.switch.task = number
                     outputs = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=all_layers, **given)
                 below = outputs.hidden_states[:-1] if head.several_layers else ()
-                states = (*below, outputs.last_hidden_state)
+                states = (*below, outputs.last_hidden_state)  # see HeadhuntForSequenceClassification.classify
                 logits.append(head(states, mask.bool()))
         return logits
 
