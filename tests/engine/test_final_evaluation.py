@@ -233,7 +233,7 @@ def test_trial_with_fewer_folds_wins_although_the_plain_head_is_better(finalists
 
 
 def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):
-    final = finalists(FakeWorkers({}), TimeBudget(300.0))  # too short for several training runs
+    final = finalists(FakeWorkers({}), TimeBudget(150.0))  # too short for several training runs
     plain, other = final.state.trials[:2]
     final.state.trials[0].results[LADDER.top] = replace(plain.results[LADDER.top], seconds=100.0)
     final.state.trials[1].results[LADDER.top] = replace(other.results[LADDER.top], seconds=100.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from searches import make_task
-from study_toys import open_study
+from study_toys import VirtualClock, open_study
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _deliver, _with_notes
@@ -29,6 +29,7 @@ from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo, save_task
 from headhunt.spec import Head, Recipe, Spec, solved
 from headhunt.study.budget import TimeBudget
+from headhunt.study.requests import PredictTestRows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -234,6 +235,35 @@ def test_verdict_keeps_the_models_of_the_search(search):
     train_last(final, 1, 9)
     fit_all_rows(final, final.state.trials[:2], 1, [])
     assert not final.executor.requests and len(final.directory.final_models(0)) == 1
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(30.0, 3), (60.0, 2), (110.0, 1)])
+def test_training_is_repeated_as_often_as_its_measured_time_allows(search, monkeypatch, seconds, runs):
+    """The estimate, 189 s from one fold, would leave no time for a second training run of 60 s."""
+    final = search(replace(GROWS, folds=3), seconds=180.0)
+    assert final.training_seconds(final.state.trials[1]) == 189.0
+    clock = VirtualClock()
+    monkeypatch.setattr(final.budget, "_clock", clock)
+    final.budget.deadline = clock.now + 180.0
+    wait = final.executor.wait
+
+    def wait_longer(timeout=None):
+        clock.now += seconds
+        return wait(timeout)
+
+    monkeypatch.setattr(final.executor, "wait", wait_longer)
+    fit_all_rows(final, final.state.trials[:2], None, [])
+    assert [request.trial for request in final.executor.requests] == [0, 1] * runs
+
+
+@pytest.mark.parametrize(("workers", "beside"), [(2, 0), (3, 1)])
+def test_jobs_that_can_be_left_out_do_not_delay_training(search, tmp_path, workers, beside):
+    final = search(replace(GROWS, folds=3))
+    final.executor.workers = workers
+    trial, path = final.state.trials[2], tmp_path / "predictions"
+    job = (final.request(PredictTestRows, trial, model=tmp_path, predictions=path), path)
+    fit_all_rows(final, final.state.trials[:2], None, [job])
+    assert [request.trial for request in final.executor.requests].count(trial.number) == beside
 
 
 def test_only_training_runs_on_all_rows_are_averaged(search):

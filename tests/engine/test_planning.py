@@ -9,8 +9,8 @@ import pytest
 from headhunt.data import Columns
 from headhunt.engine.encoders import KNOWN
 from headhunt.engine.planning import (
+    ENOUGH_EPOCHS,
     EPOCHS,
-    FOLDS_FRACTION,
     LEAST_ROWS,
     SOLVED_ROWS,
     TEST_ROWS,
@@ -76,11 +76,25 @@ def test_plan_of_cross_validation_fits_epochs_to_the_time():
     assert (none.epochs, none.fine_tuning, none.plain_recipes) == (LEAST_EPOCHS, False, 1)
 
 
-def test_plan_of_cross_validation_takes_more_of_the_time_for_the_fewest_epochs():
-    tight, none = (plan_of(1500, seconds=seconds) for seconds in (95.0, 75.0))
-    assert (tight.epochs, tight.fine_tuning) == (LEAST_EPOCHS, True)
-    assert LEAST_EPOCHS * 1500 * 2 / tight.examples_per_second > FOLDS_FRACTION * 95.0
+def test_plan_of_cross_validation_takes_less_time_for_the_plain_head_with_the_fewest_epochs():
+    tight, none = (plan_of(1500, seconds=seconds) for seconds in (60.0, 45.0))
+    assert (tight.epochs, tight.fine_tuning, tight.plain_recipes) == (LEAST_EPOCHS, True, 1)
     assert not none.fine_tuning
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_plan_of_cross_validation_has_enough_epochs_before_it_trains_the_winner_twice(workers):
+    """Time for one training run on all rows, then for enough epochs, then for a second training run, then for more."""
+    plans = [plan_of(1500, seconds=seconds, workers=workers) for seconds in range(40, 1200, 10)]
+    epochs = [plan.epochs for plan in plans]
+    assert epochs == sorted(epochs) and epochs[0] == LEAST_EPOCHS and epochs[-1] == EPOCHS
+    assert epochs.count(ENOUGH_EPOCHS) > 3
+    for plan in plans:
+        seconds = plan.epochs * plan.rows / plan.examples_per_second
+        if plan.plain_recipes == 2:
+            assert max((4 * 2 / 3 + 2) / workers, 2 / 3 + 1) * seconds < plan.seconds
+        if plan.epochs > ENOUGH_EPOCHS:
+            assert max((6 * 2 / 3 + 4) / workers, 2 / 3 + 2) * seconds < plan.seconds
 
 
 def test_plan_of_large_data_with_little_time_compares_on_fewer_rows_than_it_trains_on():

@@ -18,6 +18,7 @@ from headhunt.spec import Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
 from headhunt.study.baselines import Baselines
 from headhunt.study.budget import Limits, TimeBudget
+from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial, FitAllRows
@@ -372,5 +373,33 @@ def test_study_promotes_only_the_better_plain_head_also_towards_the_end(tmp_path
         clock.now += 10 * request.fraction
         return Outcome("ok", 0.5 + request.trial / 100, 10 * request.fraction, 10)
 
-    study = run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=16), clock=clock)
+    study = run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=200), clock=clock)
     assert [trial.reached for trial in study.state.plain_trials] == [LADDER.top - 1, LADDER.top]
+
+
+@pytest.mark.parametrize(("time", "goes_on"), [(16, False), (200, True)])
+def test_study_with_little_time_trains_the_plain_head_as_far_as_candidates(tmp_path, time, goes_on):
+    clock = VirtualClock()
+    complete: list[bool] = []  # whether each trial that reached the top is the plain head
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        if request.rung == LADDER.top and not Candidates.trains_head_only(request.spec):
+            complete.append(request.trial < 2)
+        clock.now += 10 * request.fraction
+        return Outcome("ok", 0.5 + request.trial / 100, 10 * request.fraction, 10)
+
+    run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=time), clock=clock)
+    assert complete[:2] == ([False, True] if goes_on else [])
+
+
+def test_study_does_not_promote_a_plain_head_that_would_not_finish(tmp_path):
+    clock = VirtualClock()
+
+    def evaluate(request: EvaluateTrial) -> Outcome:
+        seconds = 300 * request.fraction if request.trial < 2 else request.fraction
+        clock.now += seconds
+        return Outcome("ok", 0.5 + request.trial / 1000, seconds, 10)
+
+    study = run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=300), clock=clock)
+    assert max(trial.reached for trial in study.state.trials if not trial.is_plain) == LADDER.top
+    assert [trial.reached for trial in study.state.plain_trials] == [LADDER.top - 1] * 2

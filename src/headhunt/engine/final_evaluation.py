@@ -42,7 +42,7 @@ ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 AVERAGING_SECONDS = 12.0  # for averaging their weights
-RUNS_FRACTION = 0.25  # of the time of a search, for a final evaluation with several training runs
+RUNS_FRACTION = 0.55  # of the time of a search, for a final evaluation with several training runs
 OPTIONAL_FRACTION = 0.05  # of the time of a search, for predicting the test rows with models of folds
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
@@ -369,7 +369,8 @@ class FinalEvaluation:
             training.append(LAST_TRAINING * self.plan.seconds)
         predicting = max((self.prediction_seconds(trial) for trial in trials), default=0.0)
         # Models of folds can be left out. An ensemble seldom has the most members.
-        models = 0 if self.by_rows else 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2
+        complete = all(trial.best and trial.best[0] == self.study.ladder.top for trial in trials)
+        models = 2 * self.folds + MAXIMUM_MEMBERS * self.folds / 2 if complete and not self.by_rows else 0
         optional = models * max(map(self._third_of_training, trials), default=0.0)
         optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers

@@ -83,7 +83,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     final.show_stage("training the winner and the plain head on all rows")
     pair = [trial for trial in (winner, plain) if trial is not None]
     tested = "test" in final.task.rows
-    by_fold = _fold_jobs(final, [*pair, *choice.members]) if tested and not final.by_rows else {}
+    by_fold = _fold_jobs(final, pair, choice) if tested and not final.by_rows else {}
     first = final.deliver == ENSEMBLE  # save it before the test, because it is delivered if it is better
     saving = _saving_seconds(final, choice) if first else 0.0
     models = fit_all_rows(final, pair, training_runs, list(by_fold.values()), saving)
@@ -149,15 +149,17 @@ def _write_importances(final: FinalEvaluation) -> None:
         final.directory.write_importances(Importances(items))
 
 
-def _fold_jobs(final: FinalEvaluation, trials: Sequence[Trial]) -> dict[str, Job]:
+def _fold_jobs(final: FinalEvaluation, pair: Sequence[Trial], choice: EnsembleChoice) -> dict[str, Job]:
     """Return jobs that predict the test rows with the models of each fold, by name.
 
-    They show how far training runs of one candidate differ, and make up the ensemble.
+    They show how far training runs of the winner and the plain head differ, and make up the ensemble.
     """
     jobs: dict[str, Job] = {}
-    for trial in {trial.number: trial for trial in trials}.values():
+    top = final.study.ladder.top
+    compared = pair if all(trial.best and trial.best[0] == top for trial in pair) else ()
+    for trial in {trial.number: trial for trial in (*compared, *choice.members)}.values():
         checkpoint = final.study.checkpoints.latest(trial.number)
-        if checkpoint is not None and trial.best and trial.best[0] == final.study.ladder.top:
+        if checkpoint is not None and trial.best:
             path = final.directory.test_predictions(folds_name(trial))
             rows = final.study.rows_of(trial, trial.best[0])
             request = final.request(PredictTestRowsByFold, trial, rows=rows, checkpoint=checkpoint, predictions=path)
@@ -171,6 +173,7 @@ def _predict_test_rows(
     """Return predictions of the test rows by name (models, rows, outputs); those there was no time for are left out.
 
     The ensemble's are the mean of those of its folds; without them, those of the ensemble if it is `saved` already.
+    What is not delivered comes last.
 
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
@@ -179,7 +182,6 @@ def _predict_test_rows(
         for model in contest.candidates_of(trial):
             path = final.directory.test_predictions(model.name)
             jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
-    jobs |= by_fold
     best = best_model(final)
     if best is not None and final.state.plain:
         path = final.directory.test_predictions(best.name)
@@ -188,12 +190,19 @@ def _predict_test_rows(
             trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
             jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
     members = [folds_name(trial) for trial in choice.members]
-    if saved and not all(name in jobs for name in members):
+    if saved and all(name in by_fold for name in members):
+        jobs |= {name: by_fold[name] for name in members}
+    elif saved:
         path = final.directory.test_predictions(ENSEMBLE)
         path.unlink(missing_ok=True)  # of another ensemble, if the search was resumed
         model = final.directory.ensemble
         jobs[ENSEMBLE] = (final.request(PredictTestRows, choice.members[0], model=model, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
+    optional = missing(list(by_fold.values()))
+    seconds = sum(final.folds * final.prediction_seconds(final.state.trials[request.trial]) for request in optional)
+    if 1.3 * seconds / final.workers + 3.0 <= final.budget.left():
+        final.run(optional, final.before_deadline(1.0))
+    jobs |= by_fold
     outputs = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
     if ENSEMBLE in outputs and choice.decisions.temperature is not None:  # as those of folds, before calibration
         several = final.task.problem_type == "multi_label_classification"

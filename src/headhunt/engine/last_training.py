@@ -17,6 +17,7 @@ from headhunt.study.requests import AverageModels, FitAllRows, Request
 from headhunt.study.runtime_estimates import worker_timeout
 
 AGAIN_FRACTION = 0.4  # of the total time that must be left for training again what was trained before a resume
+ESTIMATED_MARGIN, MEASURED_MARGIN = 1.3, 1.1  # factors of the time of a training run that is estimated, or measured
 LEAST_FRACTION = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
 
 Job = tuple[Request, Path]
@@ -74,24 +75,29 @@ def fit_all_rows(
         final: The search.
         trials: The winner and the plain head.
         training_runs: How often each; by default as often as the time allows.
-        beside: Jobs for workers that have no model to train.
+        beside: Jobs that can be left out, for workers that have no model to train.
         saving: Seconds to leave for saving an ensemble.
     """
     predicting = saving + 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
+    measured = 0.0
     for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
         untrained = _untrained(final, trials, training_runs, seed)
-        seconds = max((final.training_seconds(trial) for trial in untrained), default=0.0)
-        seconds *= max(1.0, len(untrained) / final.workers)
+        estimated = max((final.training_seconds(trial) for trial in untrained), default=0.0)
+        estimated *= max(1.0, len(untrained) / final.workers)
+        seconds = MEASURED_MARGIN * measured if measured else ESTIMATED_MARGIN * estimated
         if seed and final.by_rows and training_runs is None:
             break  # the first training run has used the time for as many rows as it could
-        fits = final.budget.deadline is not None and seconds * 1.3 + predicting + 5 <= final.budget.left()
+        fits = final.budget.deadline is not None and seconds + predicting + 5 <= final.budget.left()
         if seed and training_runs is None and not fits:
             break
         until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
         # A training that is slower than expected is cut off where its learning rate is low already.
         available = math.inf if until is None else until - final.budget.now() - 2.0
         requests = _requests(final, untrained, seed, available * min(1.0, final.workers / max(1, len(untrained))))
-        final.run([*requests, *(missing(beside) if not seed else ())], until, final.finishing_seconds)
+        idle = not seed and (final.budget.deadline is None or final.workers > len(requests))
+        started = final.budget.now()
+        final.run([*requests, *(missing(beside) if idle else ())], until, final.finishing_seconds)
+        measured = final.budget.now() - started if len(requests) == len(trials) else measured
     models = {trial.number: final.directory.final_models(trial.number) for trial in trials}
     for trial in trials:
         if not models[trial.number] and (solution := saved_solution(final, trial)) is not None:

@@ -24,8 +24,11 @@ TRAINING_FACTOR = 3.3  # cost of a training example, relative to a pass through 
 EPOCHS = 10.0  # of a candidate, where there is time
 SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
-FOLDS_FRACTION = 0.4  # of the time, for the training runs of one candidate on all folds
-LARGEST_FOLDS_FRACTION = 0.55  # the same if there is no time for more than the fewest epochs
+# With cross-validation, there must be time for so many evaluations with one fold, and then for so many training runs of
+# the winner and of the plain head on all rows.
+FEWEST_RUNS, FEW_RUNS, USUAL_RUNS = (2, 1), (4, 1), (6, 2)
+ENOUGH_EPOCHS = 4.0  # more help less than a second training run: benchmarks/testbed/few_epochs.py and averages.py
+RUNS_FRACTION = 0.8  # of the workers' time, for all of these
 FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
 MARGIN = 8.0  # seconds that loading, saving and testing take at the end
 FIRST_SECONDS, FIRST_FRACTION = 10.0, 0.1  # for the pass of the first model through the encoder: the smaller one
@@ -146,9 +149,11 @@ def make_plan(
     first = max(200, round(min(FIRST_SECONDS, FIRST_FRACTION * seconds) * throughput))
     after = max(5.0, left - 2 * test / throughput - MARGIN - min(first, rows) / throughput)
     if task.folds > 1:
-        # A candidate is trained once per fold on the other folds, and once more on all rows.
-        per_epoch = rows * (task.folds - 1) / rate
-        fitting = FOLDS_FRACTION * after / per_epoch
+        available = RUNS_FRACTION * after * rate / rows  # epochs of all rows, on one worker
+        fewest, few, usual = (
+            available / _epochs_in_turn(*runs, task.folds, workers) for runs in (FEWEST_RUNS, FEW_RUNS, USUAL_RUNS)
+        )
+        fitting = max(min(ENOUGH_EPOCHS, few), usual)
         return Plan(
             compared_rows=rows,
             validation_rows=rows,
@@ -156,8 +161,8 @@ def make_plan(
             first_rows=rows,
             solved_rows=rows,
             epochs=round(max(LEAST_EPOCHS, min(epochs, fitting)), 2),
-            fine_tuning=LARGEST_FOLDS_FRACTION / FOLDS_FRACTION * fitting >= LEAST_EPOCHS,
-            plain_recipes=_plain_recipes(per_epoch * min(epochs, max(fitting, LEAST_EPOCHS)), seconds, workers),
+            fine_tuning=fewest >= LEAST_EPOCHS,
+            plain_recipes=2 if few >= LEAST_EPOCHS else 1,
             **common,
         )
     examples = (1 - FINAL_FRACTION) * after / CANDIDATES * rate
@@ -184,6 +189,19 @@ def make_plan(
         plain_recipes=_plain_recipes(compared * epochs / rate, seconds, workers),
         **common,
     )
+
+
+def _epochs_in_turn(evaluations: int, last_runs: int, folds: int, workers: int) -> float:
+    """Return how many epochs of all rows each worker has to train in turn, for every epoch of a candidate.
+
+    Args:
+        evaluations: Number of evaluations with one fold.
+        last_runs: Number of training runs on all rows, of the winner and of the plain head.
+        folds: Number of cross-validation folds.
+        workers: Number of workers.
+    """
+    fold = (folds - 1) / folds
+    return max((evaluations * fold + 2 * last_runs) / workers, fold + last_runs)
 
 
 def _rows_to_solve(task: TaskInfo, throughput: float, seconds: float) -> int:

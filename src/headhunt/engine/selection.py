@@ -65,7 +65,8 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
     if len(finalists) < 2:
         return result
     trials = [final.state.trials[number] for number in scores]
-    reserve = final.minimum_seconds(finalists[0])
+    unfinished = best_with_training_run(final.study, final.folds, {trial.number for trial in final.state.plain_trials})
+    reserve = max(map(final.minimum_seconds, [finalists[0], unfinished or finalists[0]]))  # which may win
     if final.by_rows:
         return result  # another seed costs as much as another candidate, and the last training sees more rows anyway
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)

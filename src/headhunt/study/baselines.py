@@ -49,10 +49,6 @@ class Baselines:
         for spec in self._candidates.solved() if self._solved else ():
             yield spec, SOLVED, 0 if more else self._ladder.top
 
-    def next_promotion(self) -> tuple[int, int] | None:
-        """Return a trial of these and the rung it goes on with, if there is one."""
-        return self.next_of_solved() or self._next_of_plain()
-
     def next_alone(self, *, one_machine: bool) -> tuple[int, int] | None:
         """Return the solved head that is solved with more rows before anything else, and its rung, if there is one.
 
@@ -87,10 +83,12 @@ class Baselines:
                 return trial.number, self._ladder.top
         return None
 
-    def _next_of_plain(self) -> tuple[int, int] | None:
-        """Return the promotion of the plain head: it is trained in full, whatever it would have earned.
+    def next_of_plain(self) -> tuple[int, int] | None:
+        """Return the promotion of the plain head: it is trained as far as candidates are, earned or not.
 
-        With several recipes, the better one goes on when all have a result.
+        With several recipes, the better one goes on when all have a result. If the time is limited and folds are
+        rungs, it waits until a candidate with more than a small head goes on. Until then both are compared on the rows
+        that both have predicted: more folds would cost as much as another candidate.
         """
         trials = self._state().plain_trials
         if self._plan is not None and self._plan.grows:
@@ -101,6 +99,10 @@ class Baselines:
         result = plain.results.get(plain.reached) if plain is not None else None
         if plain is None or plain.reached >= self._ladder.top or result is None or result.score is None:
             return None
+        if self._plan is not None and not self._plan.by_rows and self._budget.deadline is not None:
+            others = (trial for trial in self._state().trials if trial.reached > plain.reached and not trial.is_plain)
+            if all(self._candidates.trains_head_only(trial.spec) for trial in others):
+                return None
         return plain.number, plain.reached + 1
 
     def choose_encoder(self) -> None:

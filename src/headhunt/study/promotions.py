@@ -48,7 +48,9 @@ class Promotions:
 
     def next(self) -> tuple[int, int] | None:
         """Return the trial to promote and its new rung, if there is one that ends in time."""
-        if (promotion := self._baselines.next_promotion()) is not None:
+        if (promotion := self._baselines.next_of_solved()) is not None:
+            return promotion
+        if (promotion := self._baselines.next_of_plain()) is not None and self._fits(promotion[0]):
             return promotion
         while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
