@@ -253,6 +253,18 @@ def test_reserve_has_time_for_averaging_only_if_there_are_several_training_runs(
     assert final.minimum_seconds(best) == pytest.approx(needed + (10 if averages else 0))
 
 
+@pytest.mark.parametrize(("total", "runs"), [(300.0, 1), (400.0, 2), (700.0, 3)])
+def test_reserve_has_time_for_the_tests_of_all_training_runs(finalists, total, runs):
+    final = finalists(FakeWorkers({}), TimeBudget(total))
+    for trial in final.state.trials:
+        trial.results[LADDER.top] = replace(trial.results[LADDER.top], seconds=100.0)
+    pair = final.state.trials[1], final.state.plain
+    run = sum(map(final.training_seconds, pair)) / final.workers
+    needed = runs * run + final.closing_seconds(pair, runs)
+    assert needed < final.minimum_seconds(pair[0]) < 1.3 * needed + 10
+    assert final.closing_seconds(pair, 2) > 12 + 3 * final.prediction_seconds(pair[0])
+
+
 def test_plain_head_with_any_recipe_is_no_winner(finalists):
     final = finalists(FakeWorkers({}), TimeBudget(None))
     spec = Spec(encoder="toy", recipe=Recipe(learning_rate=3e-4))
@@ -408,7 +420,8 @@ def test_prediction_takes_as_long_as_the_encoder_reads_the_rows(finalists, folds
     final = replace(final, plan=plan)
     assert final.prediction_seconds(trial) == pytest.approx(seconds) and quick < 1.0
     assert final.prediction_seconds(trial, 20) == pytest.approx(2 * seconds - (0 if folds > 1 else 2))
-    assert replace(final, plan=replace(plan, rows_per_second=0.0)).prediction_seconds(trial) == quick
+    unknown = replace(final, plan=replace(plan, rows_per_second=0.0))
+    assert unknown.prediction_seconds(trial) == pytest.approx(quick * plan.test_rows / final.task.rows["test"])
 
 
 def test_solved_winner_is_compared_with_every_training_run_of_the_plain_head(finalists):

@@ -42,7 +42,7 @@ ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
 AVERAGING_SECONDS = 12.0  # for averaging their weights
-RUNS_FRACTION = 0.55  # of the time of a search, for a final evaluation with several training runs
+RUNS_FRACTION = 0.65  # of the time of a search, for a final evaluation with several training runs
 OPTIONAL_FRACTION = 0.05  # of the time of a search, for predicting the test rows with models of folds
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
 ROWS_RESERVE = 0.65  # largest reserve there
@@ -350,7 +350,8 @@ class FinalEvaluation:
     def _third_of_training(self, trial: Trial, rows: int | None = None) -> float:
         """Return the seconds of a third of training on so many rows; by default as many as the test has."""
         epochs = max(1.0, trial.spec.recipe.epochs)
-        fraction = (self.task.rows.get("test", 0) if rows is None else rows) / max(1, self.task.rows["train"])
+        tested = self.plan.test_rows if self.plan else self.task.rows.get("test", 0)
+        fraction = (tested if rows is None else rows) / max(1, self.task.rows["train"])
         return self.training_seconds(trial) / epochs / 3 * fraction
 
     def minimum_seconds(self, best: Trial | None) -> float:
@@ -374,15 +375,18 @@ class FinalEvaluation:
         optional = models * max(map(self._third_of_training, trials), default=0.0)
         optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers
-        averaging = 0.0
-        if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
-            run = max(1e-9, sum(training) / self.workers)
-            spare = RUNS_FRACTION * self.budget.total - shared - AVERAGING_SECONDS
-            more = min(TRAINING_RUNS - 1, int(max(0.0, spare) / run))
-            shared += more * run
-            averaging = AVERAGING_SECONDS if more else 0.0
         alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
-        return alone + averaging + self.bootstrap_seconds + 5.0
+        if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
+            run = max(max(training), sum(training) / self.workers)
+            several = [1.1 * runs * run + self.closing_seconds(trials, runs) for runs in range(2, TRAINING_RUNS + 1)]
+            affordable = [seconds for seconds in several if seconds <= RUNS_FRACTION * self.budget.total]
+            alone = max(alone, *affordable, 0.0)
+        return alone + self.bootstrap_seconds + 5.0
+
+    def closing_seconds(self, trials: Sequence[Trial], runs: int) -> float:
+        """Estimate the seconds after so many training runs of each trial: averages, and predictions of all models."""
+        predicting = sum(map(self.prediction_seconds, trials)) / self.workers
+        return 1.5 * predicting if runs == 1 else 1.2 * (runs + 1) * predicting + AVERAGING_SECONDS
 
     @property
     def bootstrap_seconds(self) -> float:

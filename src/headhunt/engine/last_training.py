@@ -78,16 +78,16 @@ def fit_all_rows(
         beside: Jobs that can be left out, for workers that have no model to train.
         saving: Seconds to leave for saving an ensemble.
     """
-    predicting = saving + 1.5 * sum(final.prediction_seconds(trial) for trial in trials) / final.workers
     measured = 0.0
     for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
         untrained = _untrained(final, trials, training_runs, seed)
         estimated = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         estimated *= max(1.0, len(untrained) / final.workers)
         seconds = MEASURED_MARGIN * measured if measured else ESTIMATED_MARGIN * estimated
+        predicting = saving + final.closing_seconds(trials, 1 if final.by_rows else seed + 1)
         if seed and final.by_rows and training_runs is None:
             break  # the first training run has used the time for as many rows as it could
-        fits = final.budget.deadline is not None and seconds + predicting + 5 <= final.budget.left()
+        fits = final.budget.deadline is not None and seconds + predicting + 3 <= final.budget.left()
         if seed and training_runs is None and not fits:
             break
         until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))

@@ -10,7 +10,7 @@ from headhunt.errors import HeadhuntError
 from headhunt.run.clock import steady_time
 
 INTERRUPTED_SECONDS = 60.0  # for the final evaluation after Ctrl-C; `headhunt verdict` takes as long as it needs
-LARGEST_RESERVE = 0.6  # fraction of the total time that may be reserved
+LARGEST_RESERVE = 0.7  # fraction of the total time that may be reserved
 MARGIN = 1.1  # estimates are multiplied by this to be sure that something fits
 
 
