@@ -250,7 +250,7 @@ def test_reserve_has_time_for_averaging_only_if_there_are_several_training_runs(
     best = final.state.trials[1]
     needed = final.minimum_seconds(best)
     monkeypatch.setattr(final_evaluation, "AVERAGING_SECONDS", final_evaluation.AVERAGING_SECONDS + 10)
-    assert final.minimum_seconds(best) == pytest.approx(needed + (10 if averages else 0))
+    assert final.minimum_seconds(best) == pytest.approx(needed + (11 if averages else 0))
 
 
 @pytest.mark.parametrize(("total", "runs"), [(300.0, 1), (400.0, 2), (700.0, 3)])

@@ -11,7 +11,7 @@ from searches import make_task
 from study_toys import VirtualClock, open_study
 
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.final_test import _deliver, _with_notes
+from headhunt.engine.final_test import _deliver, _predict_test_rows, _with_notes
 from headhunt.engine.last_training import (
     AGAIN_FRACTION,
     Contest,
@@ -20,7 +20,7 @@ from headhunt.engine.last_training import (
     fit_all_rows,
     score_last_training,
 )
-from headhunt.engine.selection import FinalistScores
+from headhunt.engine.selection import EnsembleChoice, FinalistScores
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import ModelSaved, SearchEnded, TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.plan import Plan
@@ -264,6 +264,25 @@ def test_jobs_that_can_be_left_out_do_not_delay_training(search, tmp_path, worke
     job = (final.request(PredictTestRows, trial, model=tmp_path, predictions=path), path)
     fit_all_rows(final, final.state.trials[:2], None, [job])
     assert [request.trial for request in final.executor.requests].count(trial.number) == beside
+
+
+def test_training_run_that_does_not_end_in_time_leaves_time_for_testing_the_first_one(search):
+    final = search(replace(GROWS, folds=3))
+    fit_all_rows(final, final.state.trials[:2], None, [])
+    first, *_, last = final.executor.requests
+    assert final.executor.requests.index(last) == 5
+    assert last.deadline == first.deadline < final.budget.deadline - final.closing_seconds(final.state.trials[:2], 1)
+
+
+def test_winner_and_plain_head_predict_the_test_rows_in_turn(search):
+    """If the time ends, both have been tested with as many models."""
+    final = search(replace(GROWS, folds=3))
+    models = {number: [final.directory.final_model(number, run) for run in range(2)] for number in (0, 1)}
+    average = final.directory.averaged_model(1, 2)
+    contest = Contest(final.state.trials[1], final.state.trials[0], models, {1: average})
+    _predict_test_rows(final, contest, EnsembleChoice([], None), {}, saved=False)
+    order = [average, models[0][0], models[1][0], models[0][1], models[1][1]]
+    assert [request.model for request in final.executor.requests] == order
 
 
 def test_only_training_runs_on_all_rows_are_averaged(search):

@@ -378,15 +378,18 @@ class FinalEvaluation:
         alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
         if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
             run = max(max(training), sum(training) / self.workers)
-            several = [1.1 * runs * run + self.closing_seconds(trials, runs) for runs in range(2, TRAINING_RUNS + 1)]
+            several = [1.1 * (runs * run + self.closing_seconds(trials, runs)) for runs in range(2, TRAINING_RUNS + 1)]
             affordable = [seconds for seconds in several if seconds <= RUNS_FRACTION * self.budget.total]
             alone = max(alone, *affordable, 0.0)
         return alone + self.bootstrap_seconds + 5.0
 
     def closing_seconds(self, trials: Sequence[Trial], runs: int) -> float:
-        """Estimate the seconds after so many training runs of each trial: averages, and predictions of all models."""
+        """Estimate the seconds of what must follow so many training runs of each trial.
+
+        The first model of each predicts the test rows; after several runs, so does their average.
+        """
         predicting = sum(map(self.prediction_seconds, trials)) / self.workers
-        return 1.5 * predicting if runs == 1 else 1.2 * (runs + 1) * predicting + AVERAGING_SECONDS
+        return 1.5 * predicting if runs == 1 else 2 * predicting + AVERAGING_SECONDS
 
     @property
     def bootstrap_seconds(self) -> float:

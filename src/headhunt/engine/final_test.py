@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -178,10 +179,10 @@ def _predict_test_rows(
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
     jobs: dict[str, Job] = {}
-    for trial in contest.trials:
-        for model in contest.candidates_of(trial):
-            path = final.directory.test_predictions(model.name)
-            jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
+    models = [[(trial, model) for model in contest.candidates_of(trial)] for trial in contest.trials]
+    for trial, model in filter(None, chain.from_iterable(zip_longest(*models))):  # in turn: the time may end
+        path = final.directory.test_predictions(model.name)
+        jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
     best = best_model(final)
     if best is not None and final.state.plain:
         path = final.directory.test_predictions(best.name)

@@ -17,7 +17,7 @@ from headhunt.study.requests import AverageModels, FitAllRows, Request
 from headhunt.study.runtime_estimates import worker_timeout
 
 AGAIN_FRACTION = 0.4  # of the total time that must be left for training again what was trained before a resume
-ESTIMATED_MARGIN, MEASURED_MARGIN = 1.3, 1.1  # factors of the time of a training run that is estimated, or measured
+ESTIMATED_MARGIN = 1.3  # factor of the time of a training run that is estimated rather than measured
 LEAST_FRACTION = 0.6  # of the examples that a trial was evaluated with; with fewer, its last training is left out
 
 Job = tuple[Request, Path]
@@ -83,14 +83,16 @@ def fit_all_rows(
         untrained = _untrained(final, trials, training_runs, seed)
         estimated = max((final.training_seconds(trial) for trial in untrained), default=0.0)
         estimated *= max(1.0, len(untrained) / final.workers)
-        seconds = MEASURED_MARGIN * measured if measured else ESTIMATED_MARGIN * estimated
-        predicting = saving + final.closing_seconds(trials, 1 if final.by_rows else seed + 1)
+        seconds = measured or ESTIMATED_MARGIN * estimated
+        closing = saving + final.closing_seconds(trials, 1 if final.by_rows else seed + 1)
         if seed and final.by_rows and training_runs is None:
             break  # the first training run has used the time for as many rows as it could
-        fits = final.budget.deadline is not None and seconds + predicting + 3 <= final.budget.left()
+        fits = final.budget.deadline is not None and seconds + closing + 3 <= final.budget.left()
         if seed and training_runs is None and not fits:
             break
-        until = final.before_deadline(min(predicting + 3.0, 0.5 * final.budget.left()))
+        # Another training run that does not end in time leaves enough for testing the first one.
+        testing = saving + final.closing_seconds(trials, 1)
+        until = final.before_deadline(min(testing + 3.0, 0.5 * final.budget.left()))
         # A training that is slower than expected is cut off where its learning rate is low already.
         available = math.inf if until is None else until - final.budget.now() - 2.0
         requests = _requests(final, untrained, seed, available * min(1.0, final.workers / max(1, len(untrained))))
@@ -169,7 +171,7 @@ def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> 
             request = final.request(AverageModels, trial, models=tuple(folders), out=out)
             requests.append(request)
             needed += (len(folders) + 1) * final.prediction_seconds(trial, request.checked_rows)
-    predicting = 1.5 * sum(final.prediction_seconds(final.state.trials[number]) for number in models)
+    predicting = final.closing_seconds([final.state.trials[number] for number in models], 1)
     if requests and final.budget.left() > needed + predicting:
         final.run(requests, final.before_deadline(predicting + 3.0))
     return {number: out for number, out in averages.items() if is_model(out)}
