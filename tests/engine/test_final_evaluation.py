@@ -262,6 +262,7 @@ def test_reserve_has_time_for_the_tests_of_all_training_runs(finalists, total, r
     run = sum(map(final.training_seconds, pair)) / final.workers
     needed = runs * run + final.closing_seconds(pair, runs)
     assert needed < final.minimum_seconds(pair[0]) < 1.3 * needed + 10
+    assert runs == 1 or final.minimum_seconds(final.state.plain) < needed  # no candidate is better: search on
     assert final.closing_seconds(pair, 2) > 12 + 3 * final.prediction_seconds(pair[0])
 
 

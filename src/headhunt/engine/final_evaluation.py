@@ -376,7 +376,8 @@ class FinalEvaluation:
         optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers
         alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
-        if best is not None and not best.is_solved and not self.by_rows and self.budget.deadline is not None:
+        candidate = best is not None and not best.is_solved and not best.is_plain  # until there is one, search on
+        if candidate and not self.by_rows and self.budget.deadline is not None:
             run = max(max(training), sum(training) / self.workers)
             several = [1.1 * (runs * run + self.closing_seconds(trials, runs)) for runs in range(2, TRAINING_RUNS + 1)]
             affordable = [seconds for seconds in several if seconds <= RUNS_FRACTION * self.budget.total]

@@ -174,7 +174,7 @@ def _predict_test_rows(
     """Return predictions of the test rows by name (models, rows, outputs); those there was no time for are left out.
 
     The ensemble's are the mean of those of its folds; without them, those of the ensemble if it is `saved` already.
-    What is not delivered comes last.
+    Other models of folds come last.
 
     Predictions that are on disk are not made again. The ledger counts how often the test rows are used.
     """
