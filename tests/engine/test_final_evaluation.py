@@ -29,7 +29,7 @@ from headhunt.engine.verdict import add_ensemble, conclude
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
 from headhunt.predictor import Predictor
-from headhunt.run.directory import RunDirectory, read_test_predictions, write_arrays
+from headhunt.run.directory import MODEL_INFO, RunDirectory, read_test_predictions, write_arrays
 from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.plan import Plan
 from headhunt.run.results import TestResult, Verdict
@@ -263,7 +263,19 @@ def test_reserve_has_time_for_the_tests_of_all_training_runs(finalists, total, r
     needed = runs * run + final.closing_seconds(pair, runs)
     assert needed < final.minimum_seconds(pair[0]) < 1.3 * needed + 10
     assert runs == 1 or final.minimum_seconds(final.state.plain) < needed  # no candidate is better: search on
-    assert final.closing_seconds(pair, 2) > 12 + 3 * final.prediction_seconds(pair[0])
+    assert final.closing_seconds(pair, 2) > final.averaging_seconds(pair, 2) + 3 * final.prediction_seconds(pair[0])
+
+
+def test_averaging_takes_longer_with_larger_models_and_more_of_them(finalists):
+    final = finalists(FakeWorkers({}), TimeBudget(300.0))
+    pair = final.state.trials[1], final.state.plain
+    small = final.averaging_seconds(pair, 2)
+    assert final.averaging_seconds(pair, 3) > small > final.averaging_seconds([], 2)
+    final.directory.model.mkdir(parents=True)
+    (final.directory.model / MODEL_INFO).write_text("{}")
+    with (final.directory.model / "weights").open("wb") as weights:
+        weights.truncate(1 << 30)  # a sparse file
+    assert final.averaging_seconds(pair, 2) > small + 30
 
 
 def test_plain_head_with_any_recipe_is_no_winner(finalists):

@@ -34,14 +34,15 @@ from headhunt.spec import Spec
 from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
 from headhunt.study.executors import Executor
-from headhunt.study.requests import RepeatPredictions, Request
+from headhunt.study.requests import AverageModels, RepeatPredictions, Request
 from headhunt.study.runtime_estimates import worker_timeout
 from headhunt.study.study import Study
 
 ENSEMBLE_BYTES = 8 << 30  # of all models of an ensemble
 MAXIMUM_MEMBERS = 6  # trials in an ensemble
 TRAINING_RUNS = 3  # on all rows, of the winner and of the plain head, as far as the time goes
-AVERAGING_SECONDS = 12.0  # for averaging their weights
+AVERAGING_SECONDS = 3.0  # for averaging their weights, apart from the models that are loaded and checked
+LOADING_RATE = 100e6  # bytes of a model that are loaded per second, on a slow disk
 RUNS_FRACTION = 0.65  # of the time of a search, for a final evaluation with several training runs
 OPTIONAL_FRACTION = 0.05  # of the time of a search, for predicting the test rows with models of folds
 LAST_TRAINING = 0.5  # fraction of the time of a search on large data, for the last training runs
@@ -247,9 +248,13 @@ class FinalEvaluation:
 
     def has_space_for(self, models: int) -> bool:
         """Return whether so many models fit into the disk budget of an ensemble, and half of the free disk."""
-        model = self.directory.best_model(self.state.model.folder if self.state.model else None, ended=False)
-        size = models * directory_size(model) if model else 0
+        size = models * self._model_bytes()
         return size <= min(ENSEMBLE_BYTES, shutil.disk_usage(self.directory.path).free // 2)
+
+    def _model_bytes(self) -> int:
+        """Return the size of a saved model."""
+        model = self.directory.best_model(self.state.model.folder if self.state.model else None, ended=False)
+        return directory_size(model) if model else 0
 
     def before_deadline(self, seconds: float) -> float | None:
         """Return the time so many seconds before the deadline; None without a deadline."""
@@ -390,7 +395,16 @@ class FinalEvaluation:
         The first model of each predicts the test rows; after several runs, so does their average.
         """
         predicting = sum(map(self.prediction_seconds, trials)) / self.workers
-        return 1.5 * predicting if runs == 1 else 2 * predicting + AVERAGING_SECONDS
+        return 1.5 * predicting if runs == 1 else 2 * predicting + self.averaging_seconds(trials, runs)
+
+    def averaging_seconds(self, trials: Sequence[Trial], runs: int) -> float:
+        """Estimate the seconds of averaging so many models of each trial.
+
+        Each model is loaded and predicts the rows of the check, and so does the average.
+        """
+        loading = self._model_bytes() / LOADING_RATE
+        each = [loading + self.prediction_seconds(trial, AverageModels.checked_rows) for trial in trials]
+        return AVERAGING_SECONDS + (runs + 1) * max(max(each, default=0.0), sum(each) / self.workers)
 
     @property
     def bootstrap_seconds(self) -> float:

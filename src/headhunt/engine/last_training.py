@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headhunt.engine.final_evaluation import AVERAGING_SECONDS, TRAINING_RUNS, FinalEvaluation, missing
+from headhunt.engine.final_evaluation import TRAINING_RUNS, FinalEvaluation, missing
 from headhunt.engine.selection import FinalistScores
 from headhunt.run.directory import is_model, read_predictions
 from headhunt.run.state import Trial
@@ -161,16 +161,15 @@ def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> 
     """
     requests: list[Request] = []
     averages: dict[int, Path] = {}
-    needed = AVERAGING_SECONDS
     for number, folders in models.items():
         trial = final.state.trials[number]
         if final.by_rows or trial.is_solved or len(folders) < 2:
             continue
         averages[number] = out = final.directory.averaged_model(number, len(folders))
         if not is_model(out):
-            request = final.request(AverageModels, trial, models=tuple(folders), out=out)
-            requests.append(request)
-            needed += (len(folders) + 1) * final.prediction_seconds(trial, request.checked_rows)
+            requests.append(final.request(AverageModels, trial, models=tuple(folders), out=out))
+    averaged = [final.state.trials[request.trial] for request in requests]
+    needed = final.averaging_seconds(averaged, max(map(len, models.values()), default=0))
     predicting = final.closing_seconds([final.state.trials[number] for number in models], 1)
     if requests and final.budget.left() > needed + predicting:
         final.run(requests, final.before_deadline(predicting + 3.0))
