@@ -9,8 +9,8 @@ accuracies and Pearson's r. MiniLM was trained on Quora pairs, so this compares 
     k=all      the same, with copies of all layers
     smart      k=2 with SMART (weight 12) and layer decay 0.95
 
-All have the same learning rate and epochs. Cells in the `.jsonl` file beside the result are not repeated; each is one
-line of JSON. `--search 30m` adds one search of all tasks in that time, and three searches in a third of it each.
+All have the same learning rate and `--epochs`. Cells in the `.jsonl` file beside the result are not repeated; each is
+one line of JSON. `--search 30m` adds one search of all tasks in that time, and three searches in a third of it each.
 `--speed` measures something else: the time on one thread in which three tasks of one text are predicted, all at once
 and one after the other.
 
@@ -234,6 +234,7 @@ def summarise(runs: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="training runs of each cell")
+    parser.add_argument("--epochs", type=float, default=10.0, help="epochs of each training run")
     parser.add_argument("--workers", type=int, default=2, help="processes with one thread each")
     parser.add_argument("--search", default=None, metavar="TIME", help="also search, one seed, in this time each")
     parser.add_argument("--speed", action="store_true", help="measure predictions of all tasks at once instead")
@@ -249,7 +250,7 @@ def main() -> None:
     done = {(run["cell"], run["seed"]) for run in runs}
     shared: dict[str, Any] = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "outputs": str(scratch)}
     shared |= {"rows": 24, "test_rows": 24, "epochs": 1.0} if args.quick else {}
-    shared = {"rows": 500, "test_rows": 2000, "epochs": 10.0, **shared}
+    shared = {"rows": 500, "test_rows": 2000, "epochs": args.epochs, **shared}
     jobs = [
         {**shared, "cell": cell, "seed": seed}
         for seed in range(1 if args.quick else args.seeds)
@@ -273,7 +274,7 @@ def main() -> None:
         for cell in SEARCHES:
             if (cell, 0) not in done:
                 record(search({**shared, "cell": cell, "seed": 0, "search": parse_duration(args.search)}))
-    finish(args, {"cells": summarise(runs, scratch), "runs": runs})
+    finish(args, {"epochs": shared["epochs"], "cells": summarise(runs, scratch), "runs": runs})
     if args.out is None:
         shutil.rmtree(scratch)
 
