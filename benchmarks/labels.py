@@ -9,8 +9,9 @@ vectors and of the plain head. All three have thresholds per label, fitted out o
 
 `draws.py` describes the rows. A search has default options and `--seconds` of time; several labels are searched once
 for each metric. The plain models have the recipe of `headhunt fit` and are trained with `--seeds` seeds; the first one
-is compared. Gains are those of the delivered model, with 95 % intervals of a paired bootstrap of test rows. Results in
-the `.jsonl` file beside the result are not repeated; the predictions are in the `.npz` file beside it.
+is compared. `plain_of_search` is the plain head that a search trained in its time. Gains are those of the delivered
+model, with 95 % intervals of a paired bootstrap of test rows. Results in the `.jsonl` file beside the result are not
+repeated; the predictions are in the `.npz` file beside it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,11 @@ class Benchmark:
             found = headhunt.resume(found.run_dir, time=30)
         predictor, result = found.load(), found.result
         outputs = predictor.outputs(test.texts(), test.texts_b())
-        facts = {"trials": result.trials if result else 0, "delivered": result.verdict.delivered if result else None}
+        facts: dict[str, Any] = {"trials": result.trials if result else 0}
+        if result is not None:
+            facts["delivered"] = result.verdict.delivered
+        if result is not None and result.test is not None and "plain" in result.test.scores:
+            facts["plain_of_search"] = round(result.test.scores["plain"][cell.metric].value, 4)
         return apply_thresholds(outputs, predictor.thresholds), facts
 
     def _plain(self, cell: Cell, siamese: bool, seed: int) -> np.ndarray:
@@ -166,6 +171,7 @@ def summarize(
         if not runs:
             continue
         entry = {**runs[0]["score"], "seconds": runs[0]["seconds"]}
+        entry |= {name: runs[0][name] for name in ("trials", "delivered", "plain_of_search") if name in runs[0]}
         if len(runs) > 1:
             entry["seeds"] = [run["score"]["value"] for run in runs]
         first = [scored[f"{cell.name}, {name}, 0"] for name in (SEARCH, model) if f"{cell.name}, {name}, 0" in scored]
@@ -180,6 +186,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=300.0, help="time of each search")
     parser.add_argument("--seeds", type=int, default=3, help="training runs of each plain model")
+    parser.add_argument("--models", nargs="*", default=None, help="names of models, such as search; by default all")
     parser.add_argument("--cells", nargs="*", default=None, help='names of cells, such as "stsb, pearson"')
     args = parser.parse_args()
     cells = [cell for cell in CELLS if args.cells is None or cell.name in args.cells]
@@ -197,6 +204,8 @@ def main() -> None:
         benchmark = Benchmark(args, Path(temporary))
         for cell in cells:
             for model in (SEARCH, *cell.references):
+                if args.models is not None and model not in args.models:
+                    continue
                 for seed in range(args.seeds if model.startswith("plain") and not args.quick else 1):
                     key = f"{cell.name}, {model}, {seed}"
                     if key in scored:

@@ -32,7 +32,7 @@ RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1e-3, standardize=True)
 
 def task_of(pair: bool = False, problem_type: str = "single_label_classification", count: int = 40) -> Task:
     texts, labels = sentences(count)
-    columns = {"text": texts, **({"text_b": texts[::-1]} if pair else {}), "label": labels}
+    columns = {"text": texts, **({"text_b": [texts[0]] * count} if pair else {}), "label": labels}
     if problem_type == "regression":
         columns["label"] = [900.0 + len(text) for text in texts]
     elif problem_type == "multi_label_classification":
@@ -126,6 +126,22 @@ def test_solved_start_has_a_lower_loss_than_a_random_one(encoders, case, problem
         )
         losses[head_init] = float(training.objective.loss(torch.from_numpy(logits_of(training)), training.targets))
     assert losses["solved"] < losses["random"]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("class_weights", [False, True])
+@pytest.mark.parametrize("case", ["plain", "mlp"])
+def test_several_labels_start_from_their_frequencies(encoders, case, class_weights, smoothing):
+    """No other bias has a lower loss before the head has learned anything else."""
+    recipe = replace(RECIPE, class_weights=class_weights, label_smoothing=smoothing, standardize=False)
+    task = task_of(problem_type="multi_label_classification")
+    training, _ = start(task, encoders(), HEADS.get(case, Head()), recipe)
+    next(training.reports(until=0.0), None)
+    output = output_of(training.model)
+    logits = output.bias.detach().expand(len(training.targets), -1).clone().requires_grad_()
+    training.objective.loss(logits, training.targets).backward()
+    assert logits.grad.sum(0).abs().max() < 0.01
+    assert output.bias.abs().max() > 0.1
 
 
 def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):

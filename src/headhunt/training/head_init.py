@@ -1,4 +1,4 @@
-"""Prepare a head for training: standardise its features and solve for its first weights."""
+"""Prepare a head for training: standardise its features and set its first weights."""
 
 from __future__ import annotations
 
@@ -140,6 +140,11 @@ def _prepare_head(
     Raises:
         StoppedError: If `stop` returns True.
     """
+    output = head.output if head else output_of(model)
+    frequencies = objective.initial_bias(targets)
+    if frequencies is not None and output.bias is not None:
+        with torch.no_grad():
+            output.bias.copy_(frequencies)
     # A similarity is standardised with the first batch: weights that fit it before do not fit it afterwards.
     fixed = head is None or not (len(head.mlp) or isinstance(head.compare, Similarity))
     solved = recipe.head_init == "solved" and fixed
@@ -155,7 +160,6 @@ def _prepare_head(
     if standardizer is not None:
         standardizer.fit(features)
     if solved:
-        output = head.output if head else output_of(model)
         labels = targets[rows]
         if objective.problem_type == "single_label_classification" and labels.ndim == 2:
             labels = labels.argmax(1)  # probabilities of another model

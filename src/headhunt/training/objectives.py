@@ -62,6 +62,22 @@ class Objective:
     def _one_label(self) -> bool:
         return self.problem_type == "single_label_classification"
 
+    def initial_bias(self, targets: np.ndarray) -> Tensor | None:
+        """Return the biases with which a model predicts the frequency of each label; None if a row has one label.
+
+        Most labels are rare. From biases of zero, the first hundreds of steps would teach the encoder little else: on
+        GoEmotions (2,000 rows, 28 labels) the plain head then predicts the most frequent label for every text, even
+        after ten epochs.
+
+        Args:
+            targets: Targets of the training rows, as `loss` takes them.
+        """
+        if self.problem_type != "multi_label_classification":
+            return None
+        share = (targets.sum(0) + 0.5) / (len(targets) + 1)
+        share = torch.as_tensor(share * (1 - self.smoothing) + self.smoothing / 2, dtype=torch.float32)
+        return share.logit() if self.weights is None else share.logit() + self.weights.log()
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch; logits (batch, outputs)."""
         logits = logits.float()
