@@ -192,6 +192,21 @@ def test_last_training_fits_with_preparing_and_evaluating_its_model(search):
     assert rows * spec.recipe.epochs / 50.0 == pytest.approx(100.0 - 4.0 - 10.0, abs=1.0)
 
 
+@pytest.mark.parametrize(("seconds", "epochs"), [(100.0, 1.2), (604.0, 7.5), (6000.0, 10.0)])
+def test_last_training_uses_the_time_for_more_epochs_than_candidates_were_compared_with(search, seconds, epochs):
+    """Candidates have few epochs, so that several can be compared; the last models are evaluated themselves."""
+    final = search()
+    assert final.study.candidates.epochs == 10.0
+    for rows, spec in final.last_training(final.state.trials[:2], seconds).values():
+        assert (rows, spec.recipe.epochs) == (4000, pytest.approx(epochs))
+
+
+def test_last_training_has_the_epochs_of_its_candidate_if_the_models_are_not_evaluated(search):
+    final = search(replace(GROWS, compared_rows=4000))
+    rows, spec = final.last_training([final.state.trials[1]], 6000.0)[1]
+    assert (rows, spec.recipe.epochs) == (5000, 3.0)
+
+
 def test_last_training_ends_before_its_model_is_evaluated(search):
     final = search()
     fit_all_rows(final, final.state.trials[:2], None, [])

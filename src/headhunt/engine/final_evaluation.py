@@ -283,7 +283,8 @@ class FinalEvaluation:
         """Return the rows and the spec of each trial's last training run, which must end within so many seconds.
 
         With cross-validation, these are all rows and the spec as it is. Otherwise as many rows as fit, for one epoch;
-        then as many epochs as fit. All trials get equal rows and epochs, so that they can be compared.
+        then as many epochs as fit: up to those of the spec or, if the time is limited and the models are evaluated
+        themselves, those of the space. All trials get equal rows and epochs, so that they can be compared.
         """
         if not self.by_rows or self.plan is None:
             return {trial.number: (None, trial.spec) for trial in trials}
@@ -293,10 +294,11 @@ class FinalEvaluation:
         fitting = [(seconds - self._preparing_seconds(trial)) * self.examples_per_second(trial) for trial in tuned]
         examples = max(0.0, min(fitting, default=seconds))
         rows = round(min(available, max(1.0, examples)))
+        longest = self.study.candidates.epochs if self.grows and seconds < math.inf else 0.0
         last: dict[int, tuple[int | None, Spec]] = {}
         for trial in trials:
             recipe = trial.spec.recipe
-            epochs = min(recipe.epochs, max(1.0, round(examples / rows, 2)))
+            epochs = min(max(recipe.epochs, longest), max(1.0, round(examples / rows, 2)))
             if trial.is_solved:
                 last[trial.number] = (self.rows_of_fit(trial), trial.spec)
             else:

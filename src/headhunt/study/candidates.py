@@ -182,6 +182,11 @@ class Candidates:
         specs = [solved(each, **task) for each in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
+    @property
+    def epochs(self) -> float:
+        """Number of epochs that the space sets for its candidates, where there is time for them."""
+        return self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
+
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
         """Yield recipes that performed well on other tasks, in the order to try them.
 
@@ -189,9 +194,7 @@ class Candidates:
         """
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
-        # The space sets the number of epochs of its candidates, and the time how many of them an encoder is trained.
-        epochs = self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
-        base = replace(base, recipe=replace(base.recipe, epochs=epochs))
+        base = replace(base, recipe=replace(base.recipe, epochs=self.epochs))
         few = self._fitted(base).recipe.epochs <= FEW_EPOCHS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
