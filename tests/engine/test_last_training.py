@@ -207,6 +207,17 @@ def test_last_training_has_the_epochs_of_its_candidate_if_the_models_are_not_eva
     assert (rows, spec.recipe.epochs) == (5000, 3.0)
 
 
+@pytest.mark.parametrize(("plan", "first"), [(GROWS, 1), (replace(GROWS, compared_rows=4000), 3)])
+def test_small_samples_do_not_decide_for_a_solved_start(search, plan, first):
+    """Such a candidate is ahead on few rows only."""
+    final = search(plan)
+    ahead = replace(TUNED, recipe=replace(TUNED.recipe, head_init="solved"))
+    final.study.ledger.append(TrialAdded(3, ahead.to_dict(), ahead.hash, None, "known", 0))
+    final.study.ledger.append(TrialStarted(3, 0, 0))
+    final.study.ledger.append(TrialFinished(3, 0, "ok", 0.79, 21.0, 1000, {"training_seconds": 20.0}))
+    assert final.tuned()[0].number == first
+
+
 def test_last_training_ends_before_its_model_is_evaluated(search):
     final = search()
     fit_all_rows(final, final.state.trials[:2], None, [])

@@ -54,6 +54,15 @@ def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
     assert recipes[0].head_init == ("solved" if epochs == 2.0 else "random")  # few epochs need a better start
 
 
+@pytest.mark.parametrize("pair", [False, True])
+def test_known_recipes_compared_on_a_small_sample_start_from_random_heads(pair):
+    """A solved start is ahead on few rows only."""
+    options = {"encoder": "toy", "pair": pair, "max_epochs": 2.5}
+    recipes = [spec.recipe for spec, _ in Candidates(Space.load("default"), grows=True, **options).known_recipes()]
+    assert recipes[0].head_init == "random" and recipes[0].freeze == "embeddings"
+    assert all(recipe.head_init == "random" for recipe in recipes if recipe.freeze != "all")
+
+
 @pytest.mark.parametrize("length", [64, 256])
 def test_max_length_applies_to_every_candidate(length):
     candidates = Candidates(Space.load("default"), encoder="toy", max_length=length)

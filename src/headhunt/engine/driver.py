@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from headhunt.engine.final_evaluation import FinalEvaluation, rank_with_training_run
+from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
 from headhunt.engine.planning import plan_search
 from headhunt.engine.pretraining import FurtherPretraining
+from headhunt.engine.selection import rank_with_training_run
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
@@ -35,13 +36,7 @@ from headhunt.spec import NAMED, Space, Spec
 from headhunt.study.budget import INTERRUPTED_SECONDS, Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import (
-    EvaluateTfidf,
-    FitAllRows,
-    PredictTestRows,
-    Request,
-    SaveFirstFold,
-)
+from headhunt.study.requests import EvaluateTfidf, FitAllRows, PredictTestRows, Request, SaveFirstFold
 from headhunt.study.study import Study
 
 if TYPE_CHECKING:
@@ -285,6 +280,7 @@ class SearchDriver:
             max_length=settings.max_length,
             encoders=plan.encoders,
             max_epochs=plan.epochs,
+            grows=plan.grows,
             classes=len(self.task.labels) or 1,
             learned=[Spec.from_dict(spec) for spec in settings.learned],
             last_layer=plan.only_solves,

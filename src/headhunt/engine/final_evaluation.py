@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from headhunt.run.task import TaskInfo, open_task, tested_rows
 from headhunt.spec import Spec
 from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
+from headhunt.study.candidates import starts_ahead
 from headhunt.study.executors import Executor
 from headhunt.study.requests import AverageModels, RepeatPredictions, Request
 from headhunt.study.runtime_estimates import worker_timeout
@@ -119,8 +120,13 @@ class FinalEvaluation:
         return [trial for trial in self.state.leaderboard() if trial.best and trial.best[0] == top]
 
     def tuned(self) -> list[Trial]:
-        """Return the trials that train the encoder, without the plain head, best first."""
-        return [trial for trial in self.state.leaderboard() if not trial.is_plain and trial.spec.recipe.freeze != "all"]
+        """Return the trials that train the encoder, without the plain head, best first.
+
+        If the last training sees far more rows, those come last that a small sample makes look better than they are.
+        """
+        trials = self.state.leaderboard()
+        tuned = [trial for trial in trials if not trial.is_plain and trial.spec.recipe.freeze != "all"]
+        return sorted(tuned, key=lambda trial: self.grows and starts_ahead(trial.spec))
 
     def plain_head(self, *, in_time: bool) -> Trial | None:
         """Return the plain head to compare with, if it has a result.
@@ -417,28 +423,6 @@ class FinalEvaluation:
         test = min(test, self.plan.test_rows) if self.plan else test
         validation = min(train, self.plan.validation_rows) if self.plan else train
         return RANKING_SECONDS * (test * RANKED_TEST_RUNS + validation * RANKED_VALIDATION_RUNS)
-
-
-def best_with_training_run(study: Study, folds: int, excluded: Collection[int] = ()) -> Trial | None:
-    """Return the best trial with at least one complete training run, apart from some."""
-    ranked = [
-        (rank, trial)
-        for trial in study.state.trials
-        if trial.number not in excluded
-        for rung in trial.results
-        if (rank := rank_with_training_run(study, folds, trial, rung)) is not None
-    ]
-    return max(ranked, key=lambda item: item[0])[1] if ranked else None
-
-
-def rank_with_training_run(study: Study, folds: int, trial: Trial, rung: int) -> tuple[float, int] | None:
-    """Return the rank of a result of a complete training run: the lower bound of its score, the earlier trial first.
-
-    The rung plays no part: a result on more rows is more certain, and has a higher lower bound only for that.
-    """
-    bound = trial.lower_bound(rung)
-    complete = (study.plan is not None and study.plan.by_rows) or study.ladder.fractions[rung] * folds >= 1 - 1e-9
-    return (bound, -trial.number) if complete and bound is not None else None
 
 
 def missing(requests: Sequence[tuple[Request, Path]]) -> list[Request]:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import FinalEvaluation, best_with_training_run, missing
+from headhunt.engine.final_evaluation import FinalEvaluation, missing
 from headhunt.engine.last_training import Contest, Job, average_models, best_model, fit_all_rows, score_last_training
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
+    best_with_training_run,
     choose_ensemble,
     choose_winner,
     compare_with_plain,

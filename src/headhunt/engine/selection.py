@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation, best_with_training_run
+from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import Trial
 from headhunt.study.requests import EvaluateTrial
+from headhunt.study.study import Study
 
 FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
@@ -208,3 +209,25 @@ def _with_equal_tokenizer(final: FinalEvaluation, available: list[Predicted]) ->
 
     equal = encoders_with_equal_tokenizer(encoders, final.trust_remote_code)
     return [(trial, predictions) for trial, predictions in available if trial.spec.encoder in equal]
+
+
+def best_with_training_run(study: Study, folds: int, excluded: Collection[int] = ()) -> Trial | None:
+    """Return the best trial with at least one complete training run, apart from some."""
+    ranked = [
+        (rank, trial)
+        for trial in study.state.trials
+        if trial.number not in excluded
+        for rung in trial.results
+        if (rank := rank_with_training_run(study, folds, trial, rung)) is not None
+    ]
+    return max(ranked, key=lambda item: item[0])[1] if ranked else None
+
+
+def rank_with_training_run(study: Study, folds: int, trial: Trial, rung: int) -> tuple[float, int] | None:
+    """Return the rank of a result of a complete training run: the lower bound of its score, the earlier trial first.
+
+    The rung plays no part: a result on more rows is more certain, and has a higher lower bound only for that.
+    """
+    bound = trial.lower_bound(rung)
+    complete = (study.plan is not None and study.plan.by_rows) or study.ladder.fractions[rung] * folds >= 1 - 1e-9
+    return (bound, -trial.number) if complete and bound is not None else None

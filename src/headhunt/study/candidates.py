@@ -47,6 +47,7 @@ class Candidates:
         classes: Number of classes, which decides how heads are solved.
         learned: Candidates that performed well in the user's own earlier searches, with any encoder.
         last_layer: Whether solved heads of many classes use only the last layer.
+        grows: Whether the last training sees far more rows than candidates are compared on.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class Candidates:
         classes: int = 2,
         learned: Sequence[Spec] = (),
         last_layer: bool = False,
+        grows: bool = False,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.learned, self._last_layer = tuple(learned), last_layer
+        self.learned, self._last_layer, self._grows = tuple(learned), last_layer, grows
         self.classes = classes if problem_type == "single_label_classification" else 1
         self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
@@ -195,7 +197,7 @@ class Candidates:
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
         base = replace(base, recipe=replace(base.recipe, epochs=self.epochs))
-        few = self._fitted(base).recipe.epochs <= FEW_EPOCHS
+        few = self._fitted(base).recipe.epochs <= FEW_EPOCHS and not self._grows
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
@@ -204,15 +206,25 @@ class Candidates:
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
-            if params is not None and spec.hash not in seen:
-                seen.add(spec.hash)
-                yield spec, params
+            if params is None or spec.hash in seen or (self._grows and starts_ahead(spec)):
+                continue
+            seen.add(spec.hash)
+            yield spec, params
 
     def _numeric_freezes(self) -> list[int]:
         """Return the numbers of layers that may be frozen, in ascending order."""
         leaf = self.leaves.get("recipe.freeze")
         options = leaf.options if isinstance(leaf, Choice) else ()
         return sorted(option for option in options if isinstance(option, int))
+
+
+def starts_ahead(spec: Spec) -> bool:
+    """Return whether a candidate trains the encoder from a solved head.
+
+    It is ahead of others on few rows and behind them on many, so that a small sample misleads:
+    benchmarks/testbed/samples.py.
+    """
+    return spec.recipe.head_init == "solved" and spec.recipe.freeze != "all"
 
 
 def _encoder_of(space: Space, otherwise: str) -> str:
