@@ -74,9 +74,10 @@ def make_rows(problem_type: str, count: int, seed: int) -> tuple[str, list[tuple
     if problem_type == "regression":
         return "text,label", [(text, round(len(text.split()) / 7, 3)) for text in texts]
     if problem_type == "multi_label_classification":
+        frequent = ["any" if number % 4 else "cat" for number in range(count)]  # a model that learned little has it
         return "text,label", [
-            (text, "|".join(w for w in ("cat", "dog", label) if w in (*text.split(), label)))
-            for text, label in zip(texts, labels, strict=True)
+            (text, "|".join(w for w in ("any", "cat", "dog", label) if w in (*text.split(), label, other)))
+            for text, label, other in zip(texts, labels, frequent, strict=True)
         ]
     others = sentences(count, seed + 100)[0]
     return "text,text_b,label", list(zip(texts, others, labels, strict=True))

@@ -17,8 +17,8 @@ from headhunt import Search
 from headhunt.engine import driver as driver_module
 from headhunt.engine.driver import Resources, SearchDriver
 from headhunt.engine.earlier_runs import learn
-from headhunt.engine.final_evaluation import best_with_training_run
 from headhunt.engine.profiling import OverLimitError
+from headhunt.engine.selection import best_with_training_run
 from headhunt.engine.trial_runner import TrialRunner
 from headhunt.errors import HeadhuntError
 from headhunt.report import write as write_report
