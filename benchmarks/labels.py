@@ -80,6 +80,7 @@ class Benchmark:
         self.args, self.folder, self.encoder = args, folder, encoder_folder(args.encoder)
         self._tasks: dict[str, Task] = {}
         self._outputs: dict[tuple[str, bool, int], tuple[np.ndarray, np.ndarray | None]] = {}
+        self._frozen_outputs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def task(self, cell: Cell) -> Task:
         """Return the data of a cell."""
@@ -96,9 +97,7 @@ class Benchmark:
         if model == "frozen cosine":
             return frozen_cosines(self.task(cell), self.encoder), {}
         if model == "frozen logistic regression":
-            held_out, outputs = frozen_outputs(self.task(cell), self.encoder)
-            targets = self.task(cell).splits["train"].targets
-            return apply_thresholds(outputs, fit_thresholds(held_out, targets, cell.metric)), {}
+            return self._frozen(cell), {}
         return self._plain(cell, model == "plain siamese", seed), {}
 
     def _search(self, cell: Cell) -> tuple[np.ndarray, dict[str, Any]]:
@@ -121,6 +120,12 @@ class Benchmark:
         if result is not None and result.test is not None and "plain" in result.test.scores:
             facts["plain_of_search"] = round(result.test.scores["plain"][cell.metric].value, 4)
         return apply_thresholds(outputs, predictor.thresholds), facts
+
+    def _frozen(self, cell: Cell) -> np.ndarray:
+        if cell.dataset not in self._frozen_outputs:
+            self._frozen_outputs[cell.dataset] = frozen_outputs(self.task(cell), self.encoder)
+        held_out, outputs = self._frozen_outputs[cell.dataset]
+        return apply_thresholds(outputs, fit_thresholds(held_out, self.task(cell).splits["train"].targets, cell.metric))
 
     def _plain(self, cell: Cell, siamese: bool, seed: int) -> np.ndarray:
         key = cell.dataset, siamese, seed
