@@ -183,6 +183,19 @@ def test_late_save_of_a_worse_model_does_not_stay_the_best(tmp_path, encoders):
         assert [request.out.name for request in driver._request_best_model(study)] == [folder]
 
 
+@pytest.mark.parametrize(("number", "tested"), [(3, []), (0, ["first"])])
+def test_model_is_not_tested_while_a_better_one_of_its_trial_is_saved(tiny_search, number, tested):
+    """Issue: the head solved on a sample was tested beside the same head solved on all rows, which then took longer."""
+    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
+    with driver.open() as study:
+        best = study.state.trials[3]
+        driver._best, driver._requested = ((1.0, -3), best, 1), "second"
+        study.ledger.append(ModelSaved(number, "first"))
+        assert [request.model.name for request in driver._request_test_predictions(study)] == tested
+        study.ledger.append(ModelSaved(3, "second"))
+        assert [request.model.name for request in driver._request_test_predictions(study)] == ["second"]
+
+
 def set_results(study, results: dict[int, dict[int, tuple[float, float]]]) -> None:
     """Replace the results of a study: score and standard error by trial and rung."""
     study.state.settled.clear()

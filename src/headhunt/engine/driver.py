@@ -400,8 +400,10 @@ class SearchDriver:
         if model is None or model.folder in self._tested or "test" not in self.task.rows:
             return []
         only_solves = study.plan is not None and study.plan.only_solves
-        if study.more_to_solve() is not None or (only_solves and self._requested not in (None, model.folder)):
-            return []  # the model that is tested follows soon
+        pending = self._requested not in (None, model.folder)
+        same = self._best is not None and self._best[1].number == model.trial
+        if study.more_to_solve() is not None or (pending and (only_solves or same)):
+            return []  # the model that is tested follows soon; beside it, the test would slow it down
         self._tested.add(model.folder)
         folder = self.directory.models / model.folder
         path = self.directory.test_predictions(model.folder)
