@@ -17,6 +17,7 @@ from headhunt.data import Task
 from headhunt.engine.folds import make_folds
 from headhunt.engine.trial_runner import LEAST_FINISHED, TrialRunner
 from headhunt.engine.worker_data import RunnerSettings
+from headhunt.evaluation import fit_thresholds
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor
 from headhunt.run.clock import steady_time
@@ -297,6 +298,36 @@ def test_saved_folds_predict_what_the_trial_predicted(runner, encoders, tmp_path
     for folder in (first, every / "000001-0"):
         assert np.abs(Predictor.load(folder, precision="fp32").outputs(texts) - expected).max() < 1e-5
     assert len(list(every.iterdir())) == FOLDS
+
+
+@pytest.mark.parametrize("saved", ["fold", "all"])
+def test_solved_head_with_few_validation_rows_has_thresholds_of_its_held_out_training_rows(encoders, tmp_path, saved):
+    """Issue: thresholds of 90 labels were fitted on 200 validation rows, which have none of most labels."""
+    texts, labels = sentences(80)
+    rows = {"text": texts, "label": [f"any|{label}" if i % 3 else label for i, label in enumerate(labels)]}
+    parts = {
+        "train": {name: values[:60] for name, values in rows.items()},
+        "validation": {name: values[60:] for name, values in rows.items()},
+    }
+    save_task(Task.load(parts, problem_type="multi_label_classification"), tmp_path / "task")
+    runner, spec, out = make_runner(tmp_path, metric="macro_f1"), solved(encoders()), tmp_path / "model"
+    assert len(runner.folds) == 1
+    predictions = runner.directory.predictions(1, 2)
+    predictions.parent.mkdir(parents=True)
+    assert runner.run(request(spec, tmp_path, predictions=predictions)).outcome == "ok"
+    save = {"trial": 1, "spec": spec, "seed": 5, "out": out}
+    job = SaveFirstFold(**save, checkpoint=tmp_path / "c-2") if saved == "fold" else FitAllRows(**save)
+    assert runner.run(job).outcome == "ok"
+    learned = runner.folds[0][0] if saved == "fold" else np.arange(len(runner.targets))
+    ready = runner.open(spec, learned, job)
+    for _ in ready.training.reports():
+        pass
+    found, logits = ready.training.held_out
+    assert sorted(found) == sorted(learned)
+    expected = fit_thresholds(1 / (1 + np.exp(-logits.astype(np.float64))), runner.targets[found], "macro_f1")
+    np.testing.assert_allclose(Predictor.load(out).thresholds, expected, atol=1e-6)
+    ready.training._solution = None  # as for a trained head: what is left are the validation rows
+    assert runner.thresholds_of(1, ready) != pytest.approx(expected.tolist())
 
 
 def test_test_rows_are_predicted_by_saved_model_and_by_fold(runner, encoders, tmp_path):

@@ -72,6 +72,7 @@ def test_solving_restored_from_its_checkpoint_has_equal_logits(encoders, case, t
     other.restore(tmp_path)
     assert isinstance(other, Solving) and other.step == 1 and list(other.reports()) == []
     assert np.array_equal(logits_of(other), logits_of(training))
+    assert all(np.array_equal(*pair) for pair in zip(other.held_out, training.held_out, strict=True))
     train = task.splits["train"]
     expected = predictor.outputs(train.texts(), train.texts_b())
     assert np.array_equal(restored.outputs(train.texts(), train.texts_b()), expected)

@@ -291,7 +291,7 @@ class TrialRunner(WorkerData):
             request.keep_unfinished and training.step >= LEAST_FINISHED * training.steps
         ):
             raise _StoppedError
-        thresholds = self.thresholds_of(request.trial)
+        thresholds = self.thresholds_of(request.trial, ready)
         if validated is not None:
             training.model.eval()
             evaluated = self.folds[0][1]
@@ -377,7 +377,7 @@ class TrialRunner(WorkerData):
         rows = getattr(request, "rows", None)  # of a sample
         sample = None if rows is None else min(rows, len(self.folds[0][0]))
         trained_on = "one fold of the training rows" if sample is None else f"{sample:,} training rows"
-        self._save(ready, request, out, trained_on, self.thresholds_of(request.trial))
+        self._save(ready, request, out, trained_on, self.thresholds_of(request.trial, ready))
 
     def _save(
         self, ready: Assembly, request: Request, out: Path, trained_on: str, thresholds: Sequence[float] | None

@@ -34,6 +34,7 @@ from headhunt.study.requests import Request
 from headhunt.training.activations import ActivationCache, FrozenEncoder
 from headhunt.training.device import pick_device
 from headhunt.training.features import Features, InitialFeatures, TaskFeatures
+from headhunt.training.solve import Solving
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
@@ -127,12 +128,26 @@ class WorkerData:
         tasks = split.tasks
         return split.texts(0, SAMPLE), split.texts_b(0, SAMPLE), None if tasks is None else tasks[:SAMPLE]
 
-    def thresholds_of(self, trial: int) -> tuple[float, ...] | None:
-        """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions."""
+    def thresholds_of(self, trial: int, ready: Assembly | None = None) -> tuple[float, ...] | None:
+        """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions.
+
+        Without cross-validation those are few. A solved head also has held-out predictions of the rows it has learned
+        from, which tell more about rare labels.
+
+        Args:
+            trial: Number of the trial.
+            ready: The model that gets the thresholds.
+        """
         path = self.directory.latest_predictions(trial)
-        if path is None or self.task.problem_type != "multi_label_classification":
+        if self.task.problem_type != "multi_label_classification":
             return None
-        rows, outputs = read_predictions(path)
+        rows, outputs = read_predictions(path) if path is not None else (np.empty(0, np.int64), None)
+        held_out = ready.training.held_out if ready is not None and isinstance(ready.training, Solving) else None
+        if ready is not None and held_out is not None and len(held_out[0]) > len(rows):
+            probabilities = ready.predictor.activate(torch.from_numpy(held_out[1])).numpy()
+            return self.fit_thresholds(probabilities, self.targets[held_out[0]])
+        if outputs is None:
+            return None
         return self.fit_thresholds(outputs, np.concatenate([split.targets for split in self.splits])[rows])
 
     def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[float, ...] | None:

@@ -15,6 +15,16 @@ SMALLEST_STD = 3e-3  # relative to the mean; features that vary less are constan
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Predictions of training rows, each by a model that was fitted without the row's fold."""
+
+    rows: np.ndarray
+    """Positions of the rows among those that the model was fitted to."""
+    logits: np.ndarray
+    """(rows, outputs)"""
+
+
+@dataclass(frozen=True)
 class LinearModel:
     """A linear model of raw features: standardisation and calibration are part of its weights."""
 
@@ -23,6 +33,7 @@ class LinearModel:
     bias: np.ndarray
     """(outputs,)"""
     penalty: float
+    held_out: HeldOut | None = None
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Return the outputs (rows, outputs) of features (rows, features)."""
@@ -85,7 +96,8 @@ def _fit(
     factor, shift = calibration(held_out, targets[rows], problem_type)
     weight = (weight * scale[:, None]).T * factor
     bias = (mean * factor + shift) - weight @ center
-    return LinearModel(weight.astype(np.float32), bias.astype(np.float32), penalty)
+    predicted = None if held_out is None else HeldOut(rows, (held_out * factor + shift).astype(np.float32))
+    return LinearModel(weight.astype(np.float32), bias.astype(np.float32), penalty, predicted)
 
 
 def standardization(features: np.ndarray, blocks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

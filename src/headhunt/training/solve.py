@@ -18,7 +18,7 @@ from headhunt.training.features import Features, TaskFeatures, feature_blocks
 from headhunt.training.logistic import fit_linear
 from headhunt.training.loop import CHECKPOINT, Report
 from headhunt.training.objectives import Objective, TaskObjectives
-from headhunt.training.ridge import LinearModel
+from headhunt.training.ridge import HeldOut, LinearModel
 
 
 class Solving:
@@ -95,6 +95,12 @@ class Solving:
         assert self._solution is not None
         return self._solution.logits(self.features.get(rows, stop))
 
+    @property
+    def held_out(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rows of the task that the model has learned from, and their logits by models without them, if known."""
+        found = self._solution.held_out if self._solution is not None else None
+        return None if found is None else (self.rows[found.rows], found.logits)
+
     def finish(self) -> PreTrainedModel:
         """Return the model."""
         return self.model.eval()
@@ -107,13 +113,18 @@ class Solving:
             "bias": self._solution.bias,
             "penalty": np.array([self._solution.penalty]),
         }
+        if (held_out := self._solution.held_out) is not None:
+            arrays |= {"held_out.rows": held_out.rows, "held_out.logits": np.ascontiguousarray(held_out.logits)}
         with atomic_path(Path(folder) / CHECKPOINT) as path:
             save_file(arrays, path)
 
     def restore(self, folder: str | Path) -> None:
         """Read a solution that `save` wrote."""
         arrays = load_file(Path(folder) / CHECKPOINT)
-        self._use(LinearModel(arrays["weight"], arrays["bias"], float(arrays["penalty"][0])))
+        held_out = None
+        if "held_out.rows" in arrays:
+            held_out = HeldOut(arrays["held_out.rows"], arrays["held_out.logits"])
+        self._use(LinearModel(arrays["weight"], arrays["bias"], float(arrays["penalty"][0]), held_out))
 
     def _use(self, solution: LinearModel) -> None:
         _set_output(output_of(self.model), solution)
