@@ -20,7 +20,7 @@ from headhunt.engine.last_training import (
     fit_all_rows,
     score_last_training,
 )
-from headhunt.engine.selection import EnsembleChoice, FinalistScores
+from headhunt.engine.selection import EnsembleChoice, FinalistScores, choose_by_sample
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import ModelSaved, SearchEnded, TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.plan import Plan
@@ -207,15 +207,25 @@ def test_last_training_has_the_epochs_of_its_candidate_if_the_models_are_not_eva
     assert (rows, spec.recipe.epochs) == (5000, 3.0)
 
 
-@pytest.mark.parametrize(("plan", "first"), [(GROWS, 1), (replace(GROWS, compared_rows=4000), 3)])
-def test_small_samples_do_not_decide_for_a_solved_start(search, plan, first):
+def test_small_samples_do_not_decide_for_a_solved_start(search):
     """Such a candidate is ahead on few rows only."""
-    final = search(plan)
+    final = search()
     ahead = replace(TUNED, recipe=replace(TUNED.recipe, head_init="solved"))
     final.study.ledger.append(TrialAdded(3, ahead.to_dict(), ahead.hash, None, "known", 0))
     final.study.ledger.append(TrialStarted(3, 0, 0))
     final.study.ledger.append(TrialFinished(3, 0, "ok", 0.79, 21.0, 1000, {"training_seconds": 20.0}))
-    assert final.tuned()[0].number == first
+    assert choose_by_sample(final).number == 1
+
+
+@pytest.mark.parametrize(("score", "first"), [(0.77, 1), (0.79, 3)])
+def test_small_samples_decide_against_an_earlier_recipe_only_if_it_is_worse_by_a_standard_error(search, score, first):
+    final = search()
+    later = replace(TUNED, recipe=replace(TUNED.recipe, freeze=3))
+    final.study.ledger.append(TrialAdded(3, later.to_dict(), later.hash, None, "known", 0))
+    final.study.ledger.append(TrialStarted(3, 0, 0))
+    extra = {"training_seconds": 20.0, "std_error": 0.03}
+    final.study.ledger.append(TrialFinished(3, 0, "ok", score, 21.0, 1000, extra))
+    assert choose_by_sample(final).number == first
 
 
 def test_last_training_ends_before_its_model_is_evaluated(search):

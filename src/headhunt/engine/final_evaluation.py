@@ -33,7 +33,6 @@ from headhunt.run.task import TaskInfo, open_task, tested_rows
 from headhunt.spec import Spec
 from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
-from headhunt.study.candidates import starts_ahead
 from headhunt.study.executors import Executor
 from headhunt.study.requests import AverageModels, RepeatPredictions, Request
 from headhunt.study.runtime_estimates import worker_timeout
@@ -120,13 +119,9 @@ class FinalEvaluation:
         return [trial for trial in self.state.leaderboard() if trial.best and trial.best[0] == top]
 
     def tuned(self) -> list[Trial]:
-        """Return the trials that train the encoder, without the plain head, best first.
-
-        If the last training sees far more rows, those come last that a small sample makes look better than they are.
-        """
+        """Return the trials that train the encoder, without the plain head, best first."""
         trials = self.state.leaderboard()
-        tuned = [trial for trial in trials if not trial.is_plain and trial.spec.recipe.freeze != "all"]
-        return sorted(tuned, key=lambda trial: self.grows and starts_ahead(trial.spec))
+        return [trial for trial in trials if not trial.is_plain and trial.spec.recipe.freeze != "all"]
 
     def plain_head(self, *, in_time: bool) -> Trial | None:
         """Return the plain head to compare with, if it has a result.

@@ -19,6 +19,7 @@ from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
     best_with_training_run,
+    choose_by_sample,
     choose_ensemble,
     choose_winner,
     compare_with_plain,
@@ -80,7 +81,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     plain = final.plain_head(in_time=training_runs is None)
     final.show_stage(INTERRUPTED if reason == "interrupted" and training_runs is None else "comparing the finalists")
     scores = evaluate_finalists(final, plain)
-    winner = (next(iter(final.tuned()), None) if final.grows else None) or choose_winner(final, scores)
+    winner = (choose_by_sample(final) if final.grows else None) or choose_winner(final, scores)
     choice = choose_ensemble(final)
     final.show_stage("training the winner and the plain head on all rows")
     pair = [trial for trial in (winner, plain) if trial is not None]

@@ -12,6 +12,7 @@ from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import Trial
+from headhunt.study.candidates import starts_ahead
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -54,6 +55,27 @@ class FinalistScores:
         """Return the score of a trial with the seed it was searched with, as the members of an ensemble have."""
         scores = self.by_trial.get(trial.number) if trial is not None else None
         return scores[0] if scores else None
+
+
+def choose_by_sample(final: FinalEvaluation) -> Trial | None:
+    """Return the trial that trains the encoder and is the best guess for a last training that sees far more rows.
+
+    Candidates that a small sample makes look better than they are count only if there is no other. Of those that the
+    best one exceeds by a standard error at most, the earliest is chosen (the one-standard-error rule): known recipes
+    are tried in the order of how good they are on other data.
+    """
+    tuned = sorted(final.tuned(), key=lambda trial: starts_ahead(trial.spec))
+    if not tuned or not tuned[0].best:
+        return None
+    best, (rung, score) = tuned[0], tuned[0].best
+    least = score - float(best.results[rung].extra.get("std_error") or 0.0)
+    equal = [
+        trial
+        for trial in tuned
+        if trial.best and trial.best[0] == rung and trial.best[1] >= least
+        if starts_ahead(trial.spec) == starts_ahead(best.spec)
+    ]
+    return min(equal, key=lambda trial: trial.number)
 
 
 def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistScores:
