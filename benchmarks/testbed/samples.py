@@ -77,12 +77,13 @@ def main() -> None:
 
     parser = options(__doc__)
     parser.add_argument("--sets", nargs="*", default=list(SET_NAMES), choices=list(SETS), help="sets to work on")
+    parser.add_argument("--rows", nargs="*", type=int, default=[167, 500, ALL_ROWS], help="sizes of the samples")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "test_rows": TEST_ROWS}
     cells = [
         (name, recipe, rows, ALL_EPOCHS if rows == ALL_ROWS else SAMPLE_EPOCHS[recipe])
-        for rows in (167, 500, ALL_ROWS)
+        for rows in args.rows
         for name in args.sets
         for recipe in RECIPES
     ]
