@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -271,6 +272,22 @@ def test_verdict_keeps_the_models_of_the_search(search):
     train_last(final, 1, 9)
     fit_all_rows(final, final.state.trials[:2], 1, [])
     assert not final.executor.requests and len(final.directory.final_models(0)) == 1
+
+
+@pytest.mark.parametrize(("examples", "rows", "epochs"), [((30_000, 28_000), 4000, 7.0), ((2500, 2500), 2500, 1.0)])
+def test_verdict_trains_further_models_with_as_many_examples_as_the_first_ones(search, examples, rows, epochs):
+    """Issue: they had the epochs of the comparison on a sample, fewer than the models that they are compared with."""
+    final = search(seconds=None)
+    for number, count in enumerate(examples):
+        train_last(final, number, 9)
+        facts = {"schema": 1, "problem_type": "regression", "labels": [], "pair": False, "recipe": {}, "spec": {}}
+        info = final.directory.final_model(number, 0) / "headhunt.json"
+        info.write_text(json.dumps({**facts, "examples": count}))
+    fit_all_rows(final, final.state.trials[:2], 2, [])
+    assert [(request.trial, request.rows, request.spec.recipe.epochs) for request in final.executor.requests] == [
+        (0, rows, epochs),
+        (1, rows, epochs),
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(30.0, 3), (60.0, 2), (110.0, 1)])

@@ -280,12 +280,19 @@ class FinalEvaluation:
         """Return the number of rows that a solved head learns from in the end; None for all of them."""
         return self.study.rows_of(trial, trial.best[0]) if trial.best else None
 
-    def last_training(self, trials: Sequence[Trial], seconds: float) -> dict[int, tuple[int | None, Spec]]:
+    def last_training(
+        self, trials: Sequence[Trial], seconds: float, most: float = math.inf
+    ) -> dict[int, tuple[int | None, Spec]]:
         """Return the rows and the spec of each trial's last training run, which must end within so many seconds.
 
         With cross-validation, these are all rows and the spec as it is. Otherwise as many rows as fit, for one epoch;
-        then as many epochs as fit: up to those of the spec or, if the time is limited and the models are evaluated
+        then as many epochs as fit: up to those of the spec or, if there is a limit and the models are evaluated
         themselves, those of the space. All trials get equal rows and epochs, so that they can be compared.
+
+        Args:
+            trials: The trials.
+            seconds: Time of the training runs.
+            most: Examples that each may see at most.
         """
         if not self.by_rows or self.plan is None:
             return {trial.number: (None, trial.spec) for trial in trials}
@@ -293,9 +300,9 @@ class FinalEvaluation:
         available = max(1, min(self.task.rows["train"] - self.set_aside, plan.final_rows))
         seconds = max(0.0, seconds - self.finishing_seconds)
         fitting = [(seconds - self._preparing_seconds(trial)) * self.examples_per_second(trial) for trial in tuned]
-        examples = max(0.0, min(fitting, default=seconds))
+        examples = min(most, max(0.0, min(fitting, default=seconds)))
         rows = round(min(available, max(1.0, examples)))
-        longest = self.study.candidates.epochs if self.grows and seconds < math.inf else 0.0
+        longest = self.study.candidates.epochs if self.grows and examples < math.inf else 0.0
         last: dict[int, tuple[int | None, Spec]] = {}
         for trial in trials:
             recipe = trial.spec.recipe

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headhunt.engine.final_evaluation import TRAINING_RUNS, FinalEvaluation, missing
 from headhunt.engine.selection import FinalistScores
-from headhunt.run.directory import is_model, read_predictions
+from headhunt.errors import HeadhuntError
+from headhunt.run.directory import MODEL_INFO, is_model, read_predictions
+from headhunt.run.model_info import read_model_info
 from headhunt.run.state import Trial
 from headhunt.storage import remove
 from headhunt.study.requests import AverageModels, FitAllRows, Request
@@ -124,7 +127,7 @@ def _untrained(final: FinalEvaluation, trials: Sequence[Trial], training_runs: i
 def _requests(final: FinalEvaluation, trials: Sequence[Trial], seed: int, available: float) -> list[Request]:
     """Return requests for last training runs that end within so many seconds."""
     requests: list[Request] = []
-    plans = final.last_training(trials, available)
+    plans = final.last_training(trials, available, _examples_of_first_runs(final, trials) if seed else math.inf)
     for trial in trials:
         rows, spec = plans[trial.number]
         fields: dict[str, Any] = {"spec": spec, "rows": rows}
@@ -151,6 +154,19 @@ def _requests(final: FinalEvaluation, trials: Sequence[Trial], seed: int, availa
 def _examples_of(trial: Trial) -> int:
     """Return the number of training examples of a trial's highest rung."""
     return trial.results[trial.best[0]].examples if trial.best else 0
+
+
+def _examples_of_first_runs(final: FinalEvaluation, trials: Sequence[Trial]) -> float:
+    """Return how many examples the first training runs have seen: further ones see as many, to be compared with them.
+
+    It is infinite if that is not known, or if they have seen what their specs say.
+    """
+    found = []
+    for trial in trials if final.grows else ():
+        with suppress(HeadhuntError):
+            info = read_model_info(final.directory.final_model(trial.number, 0) / MODEL_INFO)
+            found.append(info.get("examples"))
+    return min((float(each) for each in found if isinstance(each, int) and each > 0), default=math.inf)
 
 
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:

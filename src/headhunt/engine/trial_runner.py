@@ -389,6 +389,7 @@ class TrialRunner(WorkerData):
             "task": {"name": self.task.name, "trained_on": trained_on},
             "trial": request.trial,
             "seed": request.seed,
+            "examples": ready.training.examples,
             "versions": versions(),
         }
         with atomic_directory(out) as partial:
