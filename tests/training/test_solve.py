@@ -61,6 +61,16 @@ def test_solving_takes_one_step_and_learns(encoders, case):
     assert next(iter(scores.values())).value > 0.8
 
 
+def test_checkpoint_of_other_rows_is_refused(encoders, tmp_path):
+    task = task_of(CASES[0])
+    training, _ = solve(task, encoders())
+    training.save(tmp_path)
+    train = task.splits["train"]
+    other, _ = prepare(task, train.take(np.arange(len(train) - 1)), solved(encoders(), pair=task.pair), device="cpu")
+    with pytest.raises(ValueError, match="other rows"):
+        other.restore(tmp_path)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_solving_restored_from_its_checkpoint_has_equal_logits(encoders, case, tmp_path):
     task = task_of(case)

@@ -20,10 +20,9 @@ STEP = 0.05
 LOGITS = STEP * np.arange(-180, 181)
 THRESHOLDS = np.round(1 / (1 + np.exp(-LOGITS)), 6)
 """The thresholds to choose from (361,); 0.5 is the one in the middle."""
-# These two have the best F1 on new rows of GoEmotions and Reuters: benchmarks/thresholds.py.
 SMOOTHING = 0.15
 """Standard deviation, in logits, of the kernel that smooths the counts of each label."""
-SHRINKAGE = 5
+SHRINKAGE = 5  # benchmarks/thresholds.py
 """Positive rows at which the threshold of a label is half-way between the common one and its own."""
 MAX_PASSES = 10
 """Passes of coordinate ascent over the labels, and updates of micro F1."""

@@ -124,6 +124,8 @@ class Solving:
         held_out = None
         if "held_out.rows" in arrays:
             held_out = HeldOut(arrays["held_out.rows"], arrays["held_out.logits"])
+            if held_out.rows.max(initial=0) >= len(self.rows) or len(held_out.rows) != len(held_out.logits):
+                raise ValueError("the checkpoint is of other rows")
         self._use(LinearModel(arrays["weight"], arrays["bias"], float(arrays["penalty"][0]), held_out))
 
     def _use(self, solution: LinearModel) -> None:
