@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,3 +102,34 @@ def finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps(result, ensure_ascii=False))
+
+
+def run_jobs(
+    args: argparse.Namespace,
+    function: Callable[[dict[str, Any]], dict[str, Any]],
+    jobs: Iterable[dict[str, Any]],
+    key: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Run a function for each job in `--workers` processes and return its records.
+
+    Records are lines of the `.jsonl` file beside `--out`. A job with the same values of `key` as one of them is not
+    repeated.
+
+    Args:
+        args: Options of the command line.
+        function: Function of a module, which returns a record that contains the values of `key`.
+        jobs: Its arguments.
+        key: Names of the values that identify a job.
+    """
+    log = args.out.with_suffix(".jsonl") if args.out and not args.quick else None
+    records = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
+    done = {tuple(record[name] for name in key) for record in records}
+    left = [job for job in jobs if tuple(job[name] for name in key) not in done]
+    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
+        for record in pool.imap_unordered(function, left):
+            records.append(record)
+            print(json.dumps(record), flush=True)
+            if log:
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+    return records

@@ -11,8 +11,6 @@ half is scored. Each training run is a line of the `.jsonl` file beside the resu
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -73,7 +71,7 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    from measure import encoder_folder, finish, options
+    from measure import encoder_folder, finish, options, run_jobs
 
     parser = options(__doc__)
     parser.add_argument("--sets", nargs="*", default=list(SET_NAMES), choices=list(SETS), help="sets to work on")
@@ -89,18 +87,8 @@ def main() -> None:
     ]
     if args.quick:
         cells, common = [("mpqa", "random", 60, 1.0)], {**common, "test_rows": 30}
-    log = args.out.with_suffix(".jsonl") if args.out and not args.quick else None
-    records = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
-    done = {tuple(record[name] for name in KEY) for record in records}
-    jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells if cell not in done]
-    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        for record in pool.imap_unordered(measure_cell, jobs):
-            records.append(record)
-            print(json.dumps(record), flush=True)
-            if log:
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
-    finish(args, summarize(records))
+    jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells]
+    finish(args, summarize(run_jobs(args, measure_cell, jobs, KEY)))
 
 
 if __name__ == "__main__":
