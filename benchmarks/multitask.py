@@ -40,8 +40,15 @@ SETS = {
 METRIC = ",".join(options["metric"] for options in SETS.values())
 SHARED = {"k=0": 0, "k=2": 2, "k=all": "all", "smart": 2}
 CELLS = ("separate", *SHARED)
-BASELINE = {"separate": "k=0", "k=2": "k=0", "k=all": "k=0", "smart": "k=0"}
 SEARCHES = ("search", "three searches")
+BASELINES = {
+    "separate": ("k=0",),
+    "k=2": ("k=0",),
+    "k=all": ("k=0",),
+    "smart": ("k=0",),
+    "search": ("three searches", "separate", "k=0"),
+    "three searches": ("separate", "k=0"),
+}
 
 
 def load_tasks(job: dict[str, Any]) -> dict[str, Any]:
@@ -95,11 +102,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     joined = join_tasks(tasks, {name: options["metric"] for name, options in SETS.items()})
     test, spec, started = joined.splits["test"], specs(job)[job["cell"]], time.perf_counter()
     if job["cell"] == "separate":
-        outputs = np.zeros((len(test), max(task.outputs for task in joined.tasks)), np.float32)
-        for number, task in enumerate(tasks.values()):
-            part = task.splits["test"]
-            found = train(task, spec, job["seed"]).outputs(part.texts(), part.texts_b())
-            outputs[test.tasks == number, : found.shape[1] if found.ndim > 1 else 1] = found.reshape(len(part), -1)
+        rows = [task.splits["test"] for task in tasks.values()]
+        models = [train(task, spec, job["seed"]) for task in tasks.values()]
+        parts = [model.outputs(part.texts(), part.texts_b()) for model, part in zip(models, rows, strict=True)]
+        outputs = join_outputs(parts, test.tasks)
     else:
         outputs = train(joined, spec, job["seed"]).outputs(test.texts(), test.texts_b(), test.tasks)
     seconds = time.perf_counter() - started
@@ -123,29 +129,40 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
 
     tasks = load_tasks(job)
     metrics = {name: options["metric"] for name, options in SETS.items()}
-    jobs = {"all": (headhunt.join_tasks(tasks, metrics), None, 1)}
+    joined = headhunt.join_tasks(tasks, metrics)
+    jobs = {"all": (joined, None, 1)}
     if job["cell"] == "three searches":
         jobs = {name: (task, metrics[name], 3) for name, task in tasks.items()}
-    scores: dict[str, dict[str, float]] = {"delivered": {}, "plain": {}}
+    parts, plain, facts = [], {}, {}
     for name, (task, metric, share) in jobs.items():
         folder = Path(tempfile.mkdtemp(dir=job["outputs"]))
         seconds = job["search"] / share
         done = headhunt.search(
             task, encoder=job["encoder"], time=seconds, metric=metric, out=folder / "run", view=False, seed=job["seed"]
         )
-        test = done.result.test
-        role = "plain" if done.result.verdict.delivered == "plain" else "winner"
-        for title, model in (("delivered", role), ("plain", "plain")):
-            if test.tasks:
-                found = {each.name: each.scores[model][each.metric].value for each in test.tasks}
-            else:
-                found = {name: test.scores[model][metric].value}
-            scores[title] |= {key: round(value, 4) for key, value in found.items()}
+        test, rows, model = done.result.test, task.splits["test"], done.load()
+        parts.append(model.outputs(rows.texts(), rows.texts_b(), *([rows.tasks] if task is joined else [])))
+        facts[name] = {"trials": done.result.trials, "verdict": done.result.verdict.sentence}
+        compared = {each.name: (each.scores, each.metric) for each in test.tasks} or {name: (test.scores, metric)}
+        for key, (scores, measured) in compared.items():
+            if "plain" in scores:
+                plain[key] = round(scores["plain"][measured].value, 4)
         shutil.rmtree(folder)
-    result = {
-        title: {**found, "mean": round(float(np.mean(list(found.values()))), 4)} for title, found in scores.items()
-    }
-    return {"cell": job["cell"], "seed": job["seed"], **result["delivered"], "plain": result["plain"]}
+    rows = joined.splits["test"]
+    outputs = parts[0] if len(parts) == 1 else join_outputs(parts, rows.tasks)
+    np.savez(Path(job["outputs"]) / f"{job['cell']}-{job['seed']}.npz", outputs=outputs, targets=rows.targets)
+    if len(plain) == len(SETS):
+        plain["mean"] = round(float(np.mean(list(plain.values()))), 4)
+    return {"cell": job["cell"], "seed": job["seed"], **score(outputs, rows.targets), "plain": plain, "searches": facts}
+
+
+def join_outputs(parts: list[np.ndarray], tasks: np.ndarray) -> np.ndarray:
+    """Return the outputs of one model per task as those of one model, with as many columns as any task needs."""
+    parts = [part.reshape(len(part), -1) for part in parts]
+    outputs = np.zeros((len(tasks), max(part.shape[1] for part in parts)), np.float32)
+    for number, part in enumerate(parts):
+        outputs[tasks == number, : part.shape[1]] = part
+    return outputs
 
 
 def measure_speed(data: Path, encoder: str, texts: int, repeats: int) -> dict[str, Any]:
@@ -208,9 +225,7 @@ def seconds_of(run: Any) -> float:
 
 
 def summarise(runs: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return the mean scores of every cell, and its gain over sharing everything with an interval."""
-    from headhunt.evaluation import compare
-
+    """Return the mean scores of every cell, and its gains over others with intervals."""
     found: dict[str, Any] = {}
     for cell in (*CELLS, *SEARCHES):
         mine = [run for run in runs if run["cell"] == cell]
@@ -219,16 +234,24 @@ def summarise(runs: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         names = [*SETS, "mean", *(["seconds"] if "seconds" in mine[0] else [])]
         found[cell] = {name: round(float(np.mean([run[name] for run in mine])), 4) for name in names}
         found[cell] |= {"seeds": len(mine)}
-        other = BASELINE.get(cell)
-        paths = [(folder / f"{cell}-{run['seed']}.npz", folder / f"{other}-{run['seed']}.npz") for run in mine]
-        paths = [pair for pair in paths if all(path.exists() for path in pair)]
-        if other and paths:
-            loaded = [[np.load(path) for path in pair] for pair in paths]
-            outputs, baseline = ([pair[i]["outputs"] for pair in loaded] for i in range(2))
-            gain = compare("multi_task", METRIC, outputs, baseline, loaded[0][0]["targets"])
-            found[cell] |= {"over": other, "gain": round(gain.gain, 4)}
-            found[cell] |= {"low": round(gain.low, 4), "high": round(gain.high, 4)}
+        found[cell] |= {name: mine[0][name] for name in ("plain", "searches") if name in mine[0]}
+        seeds = [run["seed"] for run in mine]
+        gains = {other: gain_over(cell, other, seeds, folder) for other in BASELINES.get(cell, ())}
+        found[cell] |= {"gain over": {other: gain for other, gain in gains.items() if gain}}
     return found
+
+
+def gain_over(cell: str, other: str, seeds: list[int], folder: Path) -> dict[str, float]:
+    """Return the gain in the mean score over another cell, of the seeds that both have, with its interval."""
+    from headhunt.evaluation import compare
+
+    paths = [[folder / f"{name}-{seed}.npz" for name in (cell, other)] for seed in seeds]
+    loaded = [[np.load(path) for path in pair] for pair in paths if all(path.exists() for path in pair)]
+    if not loaded:
+        return {}
+    outputs, baseline = ([pair[i]["outputs"] for pair in loaded] for i in range(2))
+    gain = compare("multi_task", METRIC, outputs, baseline, loaded[0][0]["targets"])
+    return {name: round(getattr(gain, name), 4) for name in ("gain", "low", "high")}
 
 
 def main() -> None:
