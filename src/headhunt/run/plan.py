@@ -111,7 +111,7 @@ class Plan:
             return f"{rows}: {solved}; there is no time to train the encoder"
         if not self.samples and self.final_rows >= self.rows:
             if not self.fine_tuning:
-                return f"{rows}: candidates keep the encoder frozen; there is no time to train it on every fold"
+                return f"{rows}: most candidates keep the encoder frozen; there is little time to train it"
             return f"{rows}: candidates are trained on all rows, for up to {self.epochs:.3g} epochs"
         compared = f"candidates are compared on {_about(self.compared_rows)} rows"
         return f"{rows}: {compared}, the winner is trained on up to {_about(self.final_rows)}"
