@@ -240,22 +240,6 @@ def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):
     assert final.minimum_seconds(plain) < final.minimum_seconds(other)
 
 
-def test_reserve_has_no_time_for_testing_a_solved_head_again(finalists):
-    """Issue: with 64 rows and many test rows, two thirds of a minute were reserved, and half of that was not used."""
-    workers = FakeWorkers({})
-    workers.workers = 2
-    final = finalists(workers, TimeBudget(150.0))  # too short for several training runs
-    add_result(final.study, 3, solved("toy"), "solved", LADDER.top, 0.9)
-    plain, trained, best = final.state.plain, final.state.trials[1], final.state.trials[3]
-    for trial in (plain, trained):
-        trial.results[LADDER.top] = replace(trial.results[LADDER.top], seconds=30.0)
-    rows = dict.fromkeys(("rows", "compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"), 64)
-    final.plan = Plan(**rows, test_rows=500, epochs=2.0, folds=3, rows_per_second=50.0)
-    in_turn = 1.25 * final.training_seconds(plain) + final.prediction_seconds(plain)
-    assert final.minimum_seconds(best) == pytest.approx(in_turn + 5.0)
-    assert final.minimum_seconds(trained) > final.minimum_seconds(best) + final.prediction_seconds(trained)
-
-
 @pytest.mark.parametrize(("seconds", "averages"), [(300.0, False), (3000.0, True)])
 def test_reserve_has_time_for_averaging_only_if_there_are_several_training_runs(
     finalists, seconds, averages, monkeypatch

@@ -82,12 +82,6 @@ def test_plan_of_cross_validation_takes_less_time_for_the_plain_head_with_the_fe
     assert not none.fine_tuning
 
 
-def test_plan_of_cross_validation_tests_two_models_beside_each_other():
-    """Issue: with 64 rows in a minute, testing took all the time in which an encoder could have been trained."""
-    plans = [plan_of(64, test=500, throughput=50.0, seconds=60.0, left=44.0, workers=workers) for workers in (1, 2)]
-    assert [plan.fine_tuning for plan in plans] == [False, True]
-
-
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_plan_of_cross_validation_has_enough_epochs_before_it_trains_the_winner_twice(workers):
     """Time for one training run on all rows, then for enough epochs, then for a second training run, then for more."""

@@ -390,9 +390,7 @@ class FinalEvaluation:
         optional = models * max(map(self._third_of_training, trials), default=0.0)
         optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers
-        # A solved head is saved when it is found, and predicts the test rows then or beside the last training.
-        in_turn = 1 if best is not None and best.is_solved else 2
-        alone = max(1.25 * max(training, default=0.0) + in_turn * predicting, 1.1 * shared)
+        alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
         candidate = best is not None and not best.is_solved and not best.is_plain  # until there is one, search on
         if candidate and not self.by_rows and self.budget.deadline is not None:
             run = max(max(training), sum(training) / self.workers)

@@ -147,8 +147,7 @@ def make_plan(
         return Plan(first_rows=min(solved, FIRST_ROWS), solved_rows=solved, epochs=epochs, **common)
     common["test_rows"] = test = min(test, max(LEAST_ROWS, round(0.05 * seconds * throughput)))
     first = max(200, round(min(FIRST_SECONDS, FIRST_FRACTION * seconds) * throughput))
-    predicting = 2 * test / throughput / min(2, workers)  # the test rows, with the winner and with the plain head
-    after = max(5.0, left - predicting - MARGIN - min(first, rows) / throughput)
+    after = max(5.0, left - 2 * test / throughput - MARGIN - min(first, rows) / throughput)
     if task.folds > 1:
         available = RUNS_FRACTION * after * rate / rows  # epochs of all rows, on one worker
         fewest, few, usual = (
