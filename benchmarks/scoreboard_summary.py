@@ -32,7 +32,7 @@ SAMPLES = 10_000
 LEAST_PAIRS = 5  # for an interval: a bootstrap of fewer is far too narrow
 TABLES = {"same": "Same encoder", "own": "Own choice of encoder"}
 TITLES = {HEADHUNT: "Headhunt"} | {name: peer.title for name, peer in PEERS.items()}
-COLOURS = dict(zip(TITLES, ("#0b7a75", "#6b7280", "#b45309", "#7c3aed", "#2563eb", "#be123c", "#a16207"), strict=True))
+COLOURS = dict(zip(TITLES, ("#0b7a75", "#6b7280", "#b45309", "#7c3aed", "#2563eb", "#be123c", "#65a30d"), strict=True))
 
 
 def summarize(log: Path) -> dict[str, Any]:
