@@ -40,17 +40,20 @@ def summarize(log: Path) -> dict[str, Any]:
     rows = [row for row in read_rows(log) if row["exit"] == 0 and (row["score"] or row["accuracy"]) is not None]
     if not rows:
         raise SystemExit(f"{log} has no cells yet. Run the benchmark first.")
-    lines, result = [], {}
+    lines, result, over_best = [], {}, {}
     for table, title in TABLES.items():
         members = [row for row in rows if row["table"] == table]
         if members:
             result[table] = compare(members)
+            over_best[table] = best = compare_with_best(members)
             lines += [f"## {title}", "", *format_table(members, result[table]), ""]
+            each = ", ".join(f"{setting} {gain:+.1f}" for setting, gain in best["settings"].items())
+            lines += [f"Headhunt minus the best tool of each setting: {best['mean']:+.1f} on average ({each}).", ""]
     text = "\n".join(lines)
     print(text)
     log.with_suffix(".md").write_text(text, encoding="utf-8")
     log.with_suffix(".svg").write_text(draw_chart(rows), encoding="utf-8")
-    return {"cells": len(rows), "tables": result}
+    return {"cells": len(rows), "tables": result, "over_best": over_best}
 
 
 def compare(rows: Sequence[Row]) -> dict[str, Any]:
@@ -72,6 +75,19 @@ def compare(rows: Sequence[Row]) -> dict[str, Any]:
                 figures |= {"low": float(low), "high": float(high)}
             result[tool] = {name: round(value, 2) for name, value in figures.items()} | {"pairs": len(pairs)}
     return result
+
+
+def compare_with_best(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the difference between Headhunt and the best other tool of each setting, and their mean, in points.
+
+    The best tool is the one with the smallest difference over the draws that it shares with Headhunt.
+    """
+    best = {}
+    for setting in SETTINGS:
+        compared = compare([row for row in rows if row["setting"] == setting])
+        if compared:
+            best[setting] = min(figures["difference"] for figures in compared.values())
+    return {"mean": round(float(np.mean(list(best.values()))), 2) if best else 0.0, "settings": best}
 
 
 def difference(headhunt: Row, other: Row) -> float:
