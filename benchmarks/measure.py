@@ -121,15 +121,24 @@ def run_jobs(
         jobs: Its arguments.
         key: Names of the values that identify a job.
     """
-    log = args.out.with_suffix(".jsonl") if args.out and not args.quick else None
+    log = _log_of(args)
     records = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
     done = {tuple(record[name] for name in key) for record in records}
     left = [job for job in jobs if tuple(job[name] for name in key) not in done]
     with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
         for record in pool.imap_unordered(function, left):
             records.append(record)
-            print(json.dumps(record), flush=True)
-            if log:
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+            store(args, record)
     return records
+
+
+def store(args: argparse.Namespace, record: dict[str, Any]) -> None:
+    """Print a record and append it to the `.jsonl` file beside `--out`."""
+    print(json.dumps(record), flush=True)
+    if log := _log_of(args):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def _log_of(args: argparse.Namespace) -> Path | None:
+    return args.out.with_suffix(".jsonl") if args.out and not args.quick else None

@@ -20,8 +20,6 @@ and one after the other.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import shutil
 import tempfile
 import time
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import encoder_folder, finish, options
+from measure import encoder_folder, finish, options, run_jobs, store
 
 SETS = {
     "cs224n_sst5": {"problem_type": "single_label_classification", "metric": "accuracy"},
@@ -266,37 +264,21 @@ def main() -> None:
         sizes = {"texts": 8, "repeats": 1} if args.quick else {"texts": 128, "repeats": 3}
         finish(args, {**sizes, "speed": measure_speed(args.data, encoder_folder(args.encoder), **sizes)})
         return
-    log = args.out.with_suffix(".jsonl") if args.out else None
     scratch = Path(tempfile.mkdtemp()) if args.out is None else args.out.with_suffix(".outputs")
     scratch.mkdir(parents=True, exist_ok=True)
-    runs = [json.loads(line) for line in log.read_text().splitlines()] if log and log.exists() else []
-    done = {(run["cell"], run["seed"]) for run in runs}
     shared: dict[str, Any] = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "outputs": str(scratch)}
     shared |= {"rows": 24, "test_rows": 24, "epochs": 1.0} if args.quick else {}
     shared = {"rows": 500, "test_rows": 2000, "epochs": args.epochs, **shared}
-    jobs = [
-        {**shared, "cell": cell, "seed": seed}
-        for seed in range(1 if args.quick else args.seeds)
-        for cell in CELLS
-        if (cell, seed) not in done
-    ]
-
-    def record(result: dict[str, Any]) -> None:
-        print(json.dumps(result), flush=True)
-        runs.append(result)
-        if log:
-            with log.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-
-    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        for result in pool.imap_unordered(run, jobs):
-            record(result)
+    seeds = range(1 if args.quick else args.seeds)
+    jobs = [{**shared, "cell": cell, "seed": seed} for seed in seeds for cell in CELLS]
+    runs = run_jobs(args, run, jobs, ("cell", "seed"))
     if args.search:
         from headhunt.engine.options import parse_duration
 
         for cell in SEARCHES:
-            if (cell, 0) not in done:
-                record(search({**shared, "cell": cell, "seed": 0, "search": parse_duration(args.search)}))
+            if all(each["cell"] != cell for each in runs):
+                runs.append(search({**shared, "cell": cell, "seed": 0, "search": parse_duration(args.search)}))
+                store(args, runs[-1])
     finish(args, {"epochs": shared["epochs"], "cells": summarise(runs, scratch), "runs": runs})
     if args.out is None:
         shutil.rmtree(scratch)
