@@ -49,6 +49,19 @@ def test_feature_blocks_of_every_pooling_add_up(pooling):
     assert sum(module.feature_blocks) == module.output.in_features
 
 
+def test_last_mean_is_the_mean_of_the_last_layer():
+    module = HeadModule(Head(layers="concat", pooling="cls_mean_max"), WIDTH, STATES, 3)
+    states, mask = states_of(2), torch.tensor([[True] * 5, [True, True, True, False, False]])
+    expected = torch.stack([states[-1][0].mean(0), states[-1][1, :3].mean(0)])
+    torch.testing.assert_close(classified(module, states, mask)[:, module.last_mean], expected)
+
+
+@pytest.mark.parametrize("given", [{"layers": 1}, {"siamese": "combined"}, {"pooling": "max"}])
+def test_last_mean_is_unknown_in_other_heads(given):
+    head = Head(**{"layers": "concat", "pooling": "cls_mean_max", **given})
+    assert HeadModule(head, WIDTH, STATES, 3).last_mean is None
+
+
 def test_concat_pools_each_layer_by_itself():
     module = HeadModule(Head(layers="concat", pooling="cls_mean_max"), WIDTH, STATES, 3)
     states, mask = states_of(2), torch.tensor([[True] * 5, [True, True, True, False, False]])

@@ -88,3 +88,35 @@ def test_fit_logistic_takes_equal_rows_and_absent_classes():
         np.full((1, 4), 2.0, np.float32)
     )
     assert np.isfinite(logits).all() and logits.argmax() == 0
+
+
+def _with_noise(rows: int, noise_width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return features whose last 40 tell the classes apart, behind blocks of noise."""
+    features, targets = _draw(rows, noise=1.5, seed=seed)
+    return np.hstack([np.random.default_rng(seed + 7).normal(size=(rows, noise_width)), features]), targets
+
+
+def test_fit_logistic_prefers_the_last_layer_if_the_others_are_noise():
+    features, targets = _with_noise(200, 400, seed=0)
+    unseen, truth = _with_noise(1000, 400, seed=1)
+    blocks, mean = [40] * 11, slice(400, 440)
+    models = [fit_logistic(features, blocks, targets, CLASSES, last_mean=part) for part in (mean, None)]
+    alone = fit_logistic(features[:, mean], [40], targets, CLASSES).logits(unseen[:, mean])
+    both, every = (float((model.logits(unseen).argmax(1) == truth).mean()) for model in models)
+    assert both > every + 0.05
+    assert both > (alone.argmax(1) == truth).mean() - 0.02
+
+
+def test_fit_logistic_leaves_out_a_last_layer_that_is_noise():
+    features, targets = _draw(200)
+    noisy = np.hstack([features, np.random.default_rng(0).normal(size=(200, 40)).astype(np.float32)])
+    model = fit_logistic(noisy, [40, 40], targets, CLASSES, last_mean=slice(40, 80))
+    assert np.allclose(model.weight, fit_logistic(noisy, [40, 40], targets, CLASSES).weight, atol=1e-4)
+
+
+def test_fit_logistic_calibrates_the_mean_of_both_models():
+    features, targets = _with_noise(600, 40, seed=0)
+    unseen, truth = _with_noise(2000, 40, seed=1)
+    logits = fit_logistic(features, [40, 40], targets, CLASSES, last_mean=slice(40, 80)).logits(unseen)
+    losses = [-log_softmax(factor * logits, axis=1)[np.arange(len(truth)), truth].mean() for factor in (0.6, 1.0, 1.6)]
+    assert losses[1] < losses[0] and losses[1] < losses[2]

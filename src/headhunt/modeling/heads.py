@@ -378,6 +378,7 @@ class HeadModule(nn.Module):
 
     Attributes:
         feature_blocks: Widths of the parts of the vector that is classified: pooled layers, or their comparisons.
+        last_mean: The features that are the mean of the last layer, if all layers are read and texts are not compared.
     """
 
     def __init__(self, head: Head, width: int, states: int, outputs: int) -> None:
@@ -394,6 +395,9 @@ class HeadModule(nn.Module):
         self.compare = COMPARISONS[head.siamese](width, block) if head.siamese else None
         self.windows = POOLINGS[head.windows](width) if head.windows else None
         self.feature_blocks = self.compare.feature_blocks if self.compare else (block,) * (width // block)
+        self.last_mean = None
+        if self.concat and head.pooling == "cls_mean_max" and not head.siamese:
+            self.last_mean = slice(width - 2 * block, width - block)
         width = self.compare.width if self.compare else width
         self.dropout = nn.Dropout(head.dropout)
         self.mlp, width = _mlp(width, head.mlp, head.dropout)

@@ -43,7 +43,6 @@ SOLVERS = {
     "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
 MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
-FEW_ROWS_PER_CLASS = 5  # with fewer of many classes, a head is solved on the last layer alone
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 STOPPINGS = {
     "best": "the weights of the epoch with the best score on held-out training rows are kept",
@@ -355,23 +354,17 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
 
 
-def solved(
-    encoder: str, *, pair: bool = False, classes: int = 2, rows: int | None = None, last_layer: bool = False
-) -> Spec:
+def solved(encoder: str, *, pair: bool = False, classes: int = 2, last_layer: bool = False) -> Spec:
     """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one linear regression.
-
-    With a few rows of each of many classes, so many features mislead it: the mean of the last layer is better.
 
     Args:
         encoder: Hugging Face model name or local folder.
         pair: Whether the task has two texts per row; both are then encoded separately and compared.
         classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
-        rows: Number of training rows.
         last_layer: Whether to use only the mean of the last layer with many classes, which is fast with many rows.
     """
     head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
-    few = rows is not None and rows < FEW_ROWS_PER_CLASS * classes
-    if classes > MANY_CLASSES and (few or last_layer) and not pair:
+    if classes > MANY_CLASSES and last_layer and not pair:
         head = Head(pooling="mean")
     recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
     return Spec(encoder=encoder, head=head, recipe=recipe).canonical()

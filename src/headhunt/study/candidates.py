@@ -179,9 +179,8 @@ class Candidates:
 
     def solved(self) -> list[Spec]:
         """Return the solved head of every encoder, in the order of the encoders."""
-        task: dict[str, Any] = {"pair": self.pair, "classes": self.classes, "rows": self.rows}
-        task["last_layer"] = self._last_layer
-        specs = [solved(each, **task) for each in self.encoders]
+        last = self._last_layer
+        specs = [solved(each, pair=self.pair, classes=self.classes, last_layer=last) for each in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
 
     @property

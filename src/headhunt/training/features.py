@@ -153,7 +153,17 @@ class TaskFeatures:
 
 def feature_blocks(model: PreTrainedModel | HeadModule) -> tuple[int, ...]:
     """Return the widths of the blocks of features that the output layer of a model, or of a head, classifies."""
-    head = model if isinstance(model, HeadModule) else next(iter(heads_of(model)), None)
+    head = _head(model)
     if head is None:
         return (output_of(model).in_features,)
     return (head.output.in_features,) if len(head.mlp) else tuple(head.feature_blocks)
+
+
+def last_mean(model: PreTrainedModel | HeadModule) -> slice | None:
+    """Return which of these features are the mean of the last layer, if there are others and this is known."""
+    head = _head(model)
+    return None if head is None or len(head.mlp) else head.last_mean
+
+
+def _head(model: PreTrainedModel | HeadModule) -> HeadModule | None:
+    return model if isinstance(model, HeadModule) else next(iter(heads_of(model)), None)

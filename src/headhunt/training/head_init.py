@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headhunt.modeling.build import heads_of, output_of
 from headhunt.modeling.heads import HeadModule, Similarity
 from headhunt.spec import Recipe
-from headhunt.training.features import Features, InitialFeatures, feature_blocks
+from headhunt.training.features import Features, InitialFeatures, feature_blocks, last_mean
 from headhunt.training.logistic import fit_linear
 from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.task_tokens import TaskTokens
@@ -163,8 +163,10 @@ def _prepare_head(
         labels = targets[rows]
         if objective.problem_type == "single_label_classification" and labels.ndim == 2:
             labels = labels.argmax(1)  # probabilities of another model
-        blocks = feature_blocks(head or model)
-        solution = fit_linear(features, blocks, labels, objective.problem_type, output.out_features, seed=seed)
+        blocks, mean = feature_blocks(head or model), last_mean(head or model)
+        solution = fit_linear(
+            features, blocks, labels, objective.problem_type, output.out_features, last_mean=mean, seed=seed
+        )
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)
         with torch.no_grad():

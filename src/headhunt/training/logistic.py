@@ -22,6 +22,7 @@ COMPONENTS = 1000  # principal components that the model sees: time grows with t
 PENALTY = 1e-3  # relative to features of unit length
 ITERATIONS = 60
 MORE_ITERATIONS = 20  # with all rows, from the solution without a fifth of them
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the last layer's mean in the logits
 
 
 def fit_linear(
@@ -32,6 +33,7 @@ def fit_linear(
     outputs: int,
     *,
     solver: str | None = None,
+    last_mean: slice | None = None,
     groups: np.ndarray | None = None,
     seed: int = 0,
 ) -> LinearModel:
@@ -44,13 +46,16 @@ def fit_linear(
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         outputs: Number of outputs.
         solver: "ridge" or "logistic".
+        last_mean: The features among these that are the mean of the encoder's last layer; see `fit_logistic`.
         groups: Group of each row; rows of a group are held out together.
         seed: Random seed of the folds within the rows.
     """
     many = problem_type == "single_label_classification" and outputs > MANY_CLASSES
     threads = torch.get_num_threads()
     if solver == "logistic" or (solver is None and many):
-        return fit_logistic(features, blocks, targets, outputs, groups=groups, seed=seed, threads=threads)
+        return fit_logistic(
+            features, blocks, targets, outputs, last_mean=last_mean, groups=groups, seed=seed, threads=threads
+        )
     return fit_ridge(features, blocks, targets, problem_type, outputs, groups=groups, seed=seed, threads=threads)
 
 
@@ -60,6 +65,7 @@ def fit_logistic(
     targets: np.ndarray,
     outputs: int,
     *,
+    last_mean: slice | None = None,
     groups: np.ndarray | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -69,32 +75,91 @@ def fit_logistic(
     With many classes, a squared error spends its effort on the many zeros of each row. The penalty is small and fixed;
     the temperature is that of a model without a fifth of the rows.
 
+    The mean of the last layer of a sentence encoder was trained to tell texts apart, and is one block of many here. So
+    a second model sees it alone, and the logits are the mean of both, weighted by the log loss of the held-out fifth.
+
     Args:
         features: Features (rows, features).
         blocks: Widths of the consecutive blocks of features; each has the same weight in the penalty.
         targets: Class of each row.
         outputs: Number of classes.
+        last_mean: The features that are the mean of the last layer; None fits a single model.
         groups: Group of each row; rows of a group are held out together.
         seed: Random seed of the fold that is held out.
         threads: Threads of the linear algebra library; by default it decides.
     """
+    rng = np.random.default_rng(seed)
+    labels = np.arange(len(targets)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    held_out = next(iter(grouped_folds(labels, rng)), np.arange(0))
     with threadpool_limits(threads, "blas"):
-        center, scale = standardization(features, blocks)
-        scaled = ((features - center) * scale).astype(np.float32)
-        components, basis = _principal_components(scaled)
-        rng = np.random.default_rng(seed)
-        labels = np.arange(len(targets)) if groups is None else np.unique(groups, return_inverse=True)[1]
-        held_out = next(iter(grouped_folds(labels, rng)), np.arange(0))
-        factor, weight, bias = 1.0, np.zeros((components.shape[1], outputs)), np.zeros(outputs)
-        if len(held_out):
-            kept = np.setdiff1d(np.arange(len(targets)), held_out)
-            weight, bias = _minimize(components[kept], targets[kept], weight, bias, ITERATIONS)
-            logits = components[held_out] @ weight + bias
-            factor, _ = calibration(logits, targets[held_out], "single_label_classification")
-        more = MORE_ITERATIONS if len(held_out) else ITERATIONS
-        weight, bias = _minimize(components, targets, weight, bias, more)
-        weight = ((basis @ weight) * scale[:, None]).T * factor
-        return LinearModel(weight.astype(np.float32), (bias * factor - weight @ center).astype(np.float32), PENALTY)
+        models = [_Logistic(features, slice(None), blocks, outputs)]
+        if not len(held_out):
+            models[0].fit(np.arange(len(targets)), targets, ITERATIONS)
+            return models[0].linear_model(1.0)
+        if last_mean is not None and len(blocks) > 1:
+            models.append(_Logistic(features, last_mean, [last_mean.stop - last_mean.start], outputs))
+        kept = np.setdiff1d(np.arange(len(targets)), held_out)
+        logits = []
+        for model in models:
+            model.fit(kept, targets[kept], ITERATIONS)
+            logits.append(model.logits(held_out))
+        factors = _mean_factors(logits, targets[held_out])
+        found = []
+        for model, factor in zip(models, factors, strict=True):
+            if factor:
+                model.fit(np.arange(len(targets)), targets, MORE_ITERATIONS)
+                found.append(model.linear_model(factor))
+    weight, bias = sum(part.weight for part in found), sum(part.bias for part in found)
+    return LinearModel(np.asarray(weight), np.asarray(bias), PENALTY)
+
+
+def _mean_factors(logits: Sequence[np.ndarray], targets: np.ndarray) -> list[float]:
+    """Return the factors of models in their weighted mean, which has the smallest log loss of held-out rows."""
+    from scipy.special import log_softmax
+
+    factors = [calibration(part, targets, "single_label_classification")[0] for part in logits]
+    if len(logits) == 1:
+        return factors
+    candidates = []
+    for share in SHARES:
+        weighted = [factors[0] * (1 - share), factors[1] * share]
+        mean = weighted[0] * logits[0] + weighted[1] * logits[1]
+        factor, _ = calibration(mean, targets, "single_label_classification")
+        loss = -log_softmax(factor * mean, axis=1)[np.arange(len(targets)), targets].mean()
+        candidates.append((float(loss), [factor * part for part in weighted]))
+    return min(candidates)[1]
+
+
+class _Logistic:
+    """Logistic regression of some of the features, in the basis of their principal components.
+
+    Args:
+        features: Features (rows, features).
+        used: The features that the model sees.
+        blocks: Widths of the consecutive blocks of these.
+        outputs: Number of classes.
+    """
+
+    def __init__(self, features: np.ndarray, used: slice, blocks: Sequence[int], outputs: int) -> None:
+        self._used, self._features = used, features.shape[1]
+        self._center, self._scale = standardization(features[:, used], blocks)
+        scaled = ((features[:, used] - self._center) * self._scale).astype(np.float32)
+        self._components, self._basis = _principal_components(scaled)
+        self._weight, self._bias = np.zeros((self._components.shape[1], outputs)), np.zeros(outputs)
+
+    def fit(self, rows: np.ndarray, targets: np.ndarray, iterations: int) -> None:
+        """Minimise the log loss of rows, from the solution so far."""
+        self._weight, self._bias = _minimize(self._components[rows], targets, self._weight, self._bias, iterations)
+
+    def logits(self, rows: np.ndarray) -> np.ndarray:
+        """Return the logits (rows, outputs) of rows of the features."""
+        return np.asarray(self._components[rows] @ self._weight + self._bias)
+
+    def linear_model(self, factor: float) -> LinearModel:
+        """Return the model of raw features, all of them; its logits are multiplied by a factor."""
+        weight = np.zeros((len(self._bias), self._features), np.float32)
+        weight[:, self._used] = part = ((self._basis @ self._weight) * self._scale[:, None]).T * factor
+        return LinearModel(weight, (self._bias * factor - part @ self._center).astype(np.float32), PENALTY)
 
 
 def _principal_components(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from headhunt.modeling.build import heads_of, output_of
 from headhunt.storage import atomic_path
-from headhunt.training.features import Features, TaskFeatures, feature_blocks
+from headhunt.training.features import Features, TaskFeatures, feature_blocks, last_mean
 from headhunt.training.logistic import fit_linear
 from headhunt.training.loop import CHECKPOINT, Report
 from headhunt.training.objectives import Objective, TaskObjectives
@@ -86,6 +86,7 @@ class Solving:
             self.objective.problem_type,
             self._outputs,
             solver=self._solver,
+            last_mean=last_mean(self.model),
             groups=self._groups,
             seed=self._seed,
         )
@@ -186,7 +187,14 @@ class SolvingTasks:
             features = self.features.of_task(number, self.rows[chosen], stop)
             groups = None if self._groups is None else self._groups[chosen]
             solution = fit_linear(
-                features, feature_blocks(head), values, problem_type, outputs, groups=groups, seed=self._seed
+                features,
+                feature_blocks(head),
+                values,
+                problem_type,
+                outputs,
+                last_mean=last_mean(head),
+                groups=groups,
+                seed=self._seed,
             )
             objective = Objective(problem_type)
             logits = torch.from_numpy(solution.logits(features))
