@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -52,6 +53,13 @@ def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
             trained = 1 - recipe.freeze / candidates.layers if isinstance(recipe.freeze, int) else 1.0
             assert recipe.epochs == pytest.approx(min(10.0, epochs / trained), abs=0.01)  # as long as other candidates
     assert recipes[0].head_init == ("solved" if epochs == 2.0 else "random")  # few epochs need a better start
+
+
+@pytest.mark.parametrize(("rows", "start"), [(32, "solved"), (100, "solved"), (101, "random")])
+def test_known_recipes_for_few_rows_begin_with_a_solved_head(rows, start):
+    candidates = Candidates(Space.load("default"), encoder="toy", rows=rows)
+    first, second = (spec.recipe.head_init for spec, _ in itertools.islice(candidates.known_recipes(), 2))
+    assert first == start != second
 
 
 @pytest.mark.parametrize("pair", [False, True])

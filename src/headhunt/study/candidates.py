@@ -22,7 +22,9 @@ ItemT = TypeVar("ItemT")
 SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEAST_COST = 0.25  # of training some layers, relative to all
-FEW_EPOCHS = 3.0  # up to which a solved head is the better start: benchmarks/testbed/few_epochs.py
+# Up to which a solved head is the better start: benchmarks/testbed/few_epochs.py, few_shot.py.
+FEW_EPOCHS = 3.0
+FEW_ROWS = 100
 
 
 class Candidates:
@@ -196,11 +198,12 @@ class Candidates:
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
         base = replace(base, recipe=replace(base.recipe, epochs=self.epochs))
-        few = self._fitted(base).recipe.epochs <= FEW_EPOCHS and not self._grows
+        few_epochs = self._fitted(base).recipe.epochs <= FEW_EPOCHS and not self._grows
+        solved_first = few_epochs or self.rows <= FEW_ROWS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
-            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few)
+            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, solved_first)
         recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
@@ -246,10 +249,10 @@ def alternate(recipes: Iterator[ItemT], learned: Iterator[ItemT]) -> Iterator[It
     yield from learned
 
 
-def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool) -> Iterator[Spec]:
+def _known_recipes(base: Spec, freezes: list[int], pair: bool, solved_first: bool) -> Iterator[Spec]:
     """Yield candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
 
-    A head that starts from its solution needs fewer epochs: it is tried first where there is time for few.
+    A head that starts from its solution needs fewer steps: it is tried first where there are few epochs or few rows.
     """
     fewest_layers, half_the_layers = (freezes[0], freezes[len(freezes) // 2]) if freezes else (0, 0)
     tuned = replace(
@@ -265,7 +268,7 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool)
     half_frozen = replace(fewest_frozen, freeze=half_the_layers)
     all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     pooled = Head(pooling="mean", siamese="combined" if pair else None)
-    for recipe in (from_solution, tuned) if few_epochs else (tuned, from_solution):
+    for recipe in (from_solution, tuned) if solved_first else (tuned, from_solution):
         yield replace(base, head=pooled, recipe=recipe)
     if not pair:  # left out by spaces without windows
         yield replace(base, head=Head(pooling="mean", windows="mean", mlp=Mlp(width=256)), recipe=all_frozen)
