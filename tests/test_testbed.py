@@ -19,7 +19,7 @@ sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs",
 portfolio, weight_sharing, ensemble_size = map(import_module, ("portfolio", "weight_sharing", "ensemble_size"))
 averages, one_fold, few_epochs = map(import_module, ("averages", "one_fold", "few_epochs"))
 
-ROWS, TEST_ROWS = 90, 60
+ROWS, TEST_ROWS = 210, 60  # more rows than the recipes for few rows are for
 
 
 def noisy_outputs(quality: float, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:

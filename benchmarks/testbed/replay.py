@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from sets import SETS
-from specs import ENCODER, TableSpec
+from specs import ENCODER, TableSpec, table_space
 from table import SetTable, Table
 
 from headhunt.engine.earlier_runs import MAXIMUM, PER_RUN
@@ -41,7 +41,7 @@ from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
-from headhunt.spec import Choice, Space, Spec
+from headhunt.spec import Choice, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params, alternate, position_of
 from headhunt.study.ladder import Ladder
@@ -78,7 +78,7 @@ class TableCandidates(Candidates):
         info = table.info
         facts: dict[str, Any] = {"pair": info.pair, "problem_type": info.problem_type, "rows": info.rows}
         facts["classes"] = info.outputs
-        super().__init__(Space.load("default"), encoder=ENCODER, **facts)
+        super().__init__(table_space(), encoder=ENCODER, **facts)
         complete = Candidates(self.space, encoder=ENCODER, **facts)
         known = (spec.hash for spec, _ in complete.known_recipes())
         self._known = list(dict.fromkeys(alternate(known, iter(learned))))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headhunt.modeling.architecture import Head
-from headhunt.spec import Recipe, Space, Spec, solved
-from headhunt.study.candidates import OPTIONAL_PROBABILITY, SWITCH, Candidates, Params, value_at
+from headhunt.spec import Choice, Recipe, Space, Spec, solved
+from headhunt.study.candidates import OPTIONAL_PROBABILITY, Candidates, Params, is_switch, value_at
 
 ENCODER = "all-MiniLM-L6-v2"
 COUNT = 65
@@ -49,9 +49,16 @@ class TableSpec:
         return cls(Spec.from_dict(data["spec"]), data["origin"])
 
 
+def table_space() -> Space:
+    """Return the default space as it was when the table was begun: one value more would change every draw."""
+    tree = Space.load("default").tree
+    recipe = {name: node for name, node in tree["recipe"].items() if name != "contrastive"}
+    return Space("default", {**tree, "recipe": {**recipe, "batch_size": Choice((16, 32))}})
+
+
 def make_candidates(pair: bool, problem_type: str = "single_label_classification", rows: int = 500) -> Candidates:
-    """Return the candidates of the default space for one text or for pairs."""
-    return Candidates(Space.load("default"), encoder=ENCODER, pair=pair, problem_type=problem_type, rows=rows)
+    """Return the candidates of the space for one text or for pairs."""
+    return Candidates(table_space(), encoder=ENCODER, pair=pair, problem_type=problem_type, rows=rows)
 
 
 def list_specs(pair: bool, count: int = COUNT) -> list[TableSpec]:
@@ -88,7 +95,7 @@ def space_filling(candidates: Candidates, count: int) -> list[Params]:
     points = qmc.Sobol(len(leaves), scramble=True, rng=SEED).random_base2(max(10, exponent))[:count]
     return [
         {
-            path: bool(position < OPTIONAL_PROBABILITY) if leaf == SWITCH else value_at(leaf, float(position))
+            path: bool(position < OPTIONAL_PROBABILITY) if is_switch(leaf) else value_at(leaf, float(position))
             for (path, leaf), position in zip(leaves.items(), point, strict=True)
         }
         for point in points

@@ -147,15 +147,18 @@ def test_space_draw_ignores_classification_leaves_in_regression():
     space = Space.load("default")
     drawn = [space.draw(seed, encoder="any", problem_type="regression") for seed in range(50)]
     assert all(spec.recipe.label_smoothing == 0 and not spec.recipe.class_weights for spec in drawn)
+    assert not any(spec.recipe.contrastive for spec in drawn)
     classes = [space.draw(seed, encoder="any", problem_type="single_label_classification") for seed in range(50)]
     assert any(spec.recipe.label_smoothing for spec in classes) and any(spec.recipe.class_weights for spec in classes)
+    assert {spec.recipe.contrastive for spec in classes} == {0.0, 1.0}
     paths = [path for path, _ in Space.load("default", windows=True).leaves()]
     for pair, problem_type, count in (
-        (True, "multi_task", 1),
+        (True, "multi_task", 2),
         (True, None, 3),
         (False, None, 4),
-        (True, "regression", 5),
-        (False, "regression", 6),
+        (False, "multi_label_classification", 5),
+        (True, "regression", 6),
+        (False, "regression", 7),
     ):
         inactive = inactive_leaves(pair=pair, problem_type=problem_type)
         assert len(inactive) == count and set(inactive) <= set(paths)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headhunt.spec import NAMED, Choice, Log, Space, Spec
 from headhunt.spec.space import CLASSIFICATION_LEAVES
-from headhunt.study.candidates import SWITCH, Candidates, contains, position_of, value_at
+from headhunt.study.candidates import Candidates, contains, is_switch, position_of, value_at
 
 CANONICAL = (1.0, None, "random", False)  # set by the canonical form
 
@@ -55,11 +55,38 @@ def test_known_recipes_with_a_frozen_encoder_keep_their_epochs(pair, epochs):
     assert recipes[0].head_init == ("solved" if epochs == 2.0 else "random")  # few epochs need a better start
 
 
-@pytest.mark.parametrize(("rows", "start"), [(32, "solved"), (100, "solved"), (101, "random")])
-def test_known_recipes_for_few_rows_begin_with_a_solved_head(rows, start):
-    candidates = Candidates(Space.load("default"), encoder="toy", rows=rows)
-    first, second = (spec.recipe.head_init for spec, _ in itertools.islice(candidates.known_recipes(), 2))
-    assert first == start != second
+@pytest.mark.parametrize(
+    ("rows", "pair", "starts"),
+    [
+        (200, False, [("solved", 1.0), ("solved", 0.0), ("random", 0.0)]),
+        (201, False, [("random", 0.0), ("solved", 0.0)]),
+        (200, True, [("solved", 0.0), ("random", 0.0)]),  # heads that compare texts have no contrastive loss
+    ],
+)
+def test_known_recipes_for_few_rows_begin_with_a_solved_head(rows, pair, starts):
+    candidates = Candidates(Space.load("default"), encoder="toy", rows=rows, pair=pair)
+    recipes = [spec.recipe for spec, _ in itertools.islice(candidates.known_recipes(), len(starts))]
+    assert [(recipe.head_init, recipe.contrastive) for recipe in recipes] == starts
+    assert (
+        {recipe.batch_size for recipe in recipes}
+        == {candidates.plain().recipe.batch_size}
+        == {8 if rows == 200 else 32}
+    )
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_space_has_known_recipes_for_few_rows(name):
+    """The batches of the plain head may be smaller than those of the space."""
+    few, more = (Candidates(Space.load(name), encoder="toy", rows=rows).known_recipes() for rows in (32, 500))
+    assert len(list(few)) >= len(list(more)) > 0
+
+
+def test_a_choice_of_zero_and_one_is_no_switch():
+    space = Space("own", {"recipe": {"contrastive": Choice((0.0, 1.0)), "class_weights": Choice((False, True))}})
+    candidates = Candidates(space, encoder="toy")
+    drawn = [candidates.draw(random.Random(seed)) for seed in range(20)]
+    assert {type(each["recipe.contrastive"]) for each in drawn} == {float}
+    assert {type(each["recipe.class_weights"]) for each in drawn} == {bool}
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -117,7 +144,7 @@ def test_active_leaves_are_those_that_change_the_candidate():
 
 def test_active_leaves_of_a_frozen_encoder_without_parts():
     candidates = Candidates(Space.load("default"), encoder="toy")
-    params = {path: False if leaf == SWITCH else value_at(leaf, 0.9) for path, leaf in candidates.leaves.items()}
+    params = {path: False if is_switch(leaf) else value_at(leaf, 0.9) for path, leaf in candidates.leaves.items()}
     active = candidates.active({**params, "recipe.freeze": "all"})
     assert not any(path.startswith(("head.mlp.", "head.convolutions.", "recipe.smart.")) for path in active)
     assert {"head.mlp", "recipe.smart", "recipe.freeze", "head.dropout"} <= active

@@ -44,6 +44,7 @@ NAMES = {
     "label_smoothing": "label smoothing",
     "class_weights": "class weights",
     "smart": "SMART",
+    "contrastive": "contrastive loss",
     "batch_size": "batch size",
     "epochs": "epochs",
     "truncation": "truncation",

@@ -25,7 +25,7 @@ from headhunt.run.events import (
 from headhunt.run.schema import RunError
 from headhunt.spec import Spec
 
-PLAIN, SOLVED = "plain", "solved"  # origins of the baseline and of solved heads
+PLAIN, SOLVED, KNOWN = "plain", "solved", "known"  # origins of the baseline, of solved heads and of known recipes
 CONFIDENCE = 1.0  # standard errors below the score at which its lower bound lies
 RETRIES = {"lost": 3, "memory": 1}  # how often a trial with such an outcome runs again before the outcome counts
 

@@ -6,6 +6,7 @@ from headhunt.spec.leaves import OFF, Choice, Float, Int, Leaf, Log, Maybe, draw
 from headhunt.spec.space import MEANINGS, NAMED, Space, inactive_leaves
 from headhunt.spec.spec import (
     DEFAULT_ENCODER,
+    FEW_ROWS,
     FREEZES,
     MANY_CLASSES,
     RENAMED,
@@ -20,6 +21,7 @@ from headhunt.spec.spec import (
 
 __all__ = [
     "DEFAULT_ENCODER",
+    "FEW_ROWS",
     "FREEZES",
     "MANY_CLASSES",
     "MEANINGS",

@@ -174,6 +174,8 @@ def recipe_words(spec: Spec) -> dict[str, str]:
         words["LoRA"] = f"rank {recipe['lora']['rank']}, scale {recipe['lora']['alpha']:g}"
     if recipe["smart"]:
         words["SMART"] = f"weight {recipe['smart']['weight']:.3g}"
+    if recipe.get("contrastive"):
+        words["contrastive loss"] = f"weight {recipe['contrastive']:g}"
     if recipe["encoder_dropout"] is not None:
         words["encoder dropout"] = f"{recipe['encoder_dropout']:g}"
     if recipe["label_smoothing"]:

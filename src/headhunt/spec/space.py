@@ -45,6 +45,7 @@ Suggest = Callable[[str, Leaf], Any]
 PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
 SINGLE_LEAVES = ("head.windows",)
 CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
+ONE_CLASS_LEAVES = ("recipe.contrastive",)
 TASK_LEAVES = ("recipe.task_layers", "recipe.task_sampling")
 
 
@@ -178,6 +179,7 @@ def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str
     several = problem_type == "multi_task"
     unused = (() if pair else PAIR_LEAVES) + (SINGLE_LEAVES if pair or several else ())
     unused += CLASSIFICATION_LEAVES if problem_type == "regression" else ()
+    unused += () if problem_type in (None, "single_label_classification") else ONE_CLASS_LEAVES
     return unused + (() if several else TASK_LEAVES)
 
 
@@ -246,11 +248,12 @@ def default(layers: int = 6, windows: bool = False) -> Space:
                 "schedule": Choice(tuple(SCHEDULES)),
                 "warmup": Choice((0.0, 0.06, 0.2)),
                 "freeze": Choice(("none", "embeddings", *depths, "all")),
-                "batch_size": Choice((16, 32)),
+                "batch_size": Choice((8, 16, 32)),
                 "encoder_dropout": Choice((None, 0.0, 0.2)),
                 "label_smoothing": Choice((0.0, 0.05, 0.1)),
                 "class_weights": Choice((False, True)),
                 "smart": Maybe({"weight": Log(1.0, 15.0)}),
+                "contrastive": Choice((0.0, 1.0)),
                 "truncation": Choice(("end", "middle")),
                 "swap_pairs": Choice((False, True)),
                 "standardize": Choice((False, True)),

@@ -42,6 +42,8 @@ SOLVERS = {
     "ridge": "ridge regression on the frozen encoder, solved in closed form",
     "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
+ONE_CLASS = "single_label_classification"
+FEW_ROWS = 200  # up to which batches are small and a contrastive loss is tried first: benchmarks/testbed/few_shot.py
 MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 STOPPINGS = {
@@ -132,6 +134,10 @@ class Recipe:
     """Weight classes inversely to their frequency. No effect in regression."""
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
+    contrastive: float = 0.0
+    """Weight of a contrastive loss, 0 to 100: the features of two texts of a batch should be similar if they have the
+    same class. An output layer with `head_init` "solved" is solved again after the training. Needs one class per row,
+    an encoder that is trained and a head that does not compare texts."""
     max_length: int = 128
     """Maximum number of tokens, special tokens included. A siamese head applies it to each text, a head that reads
     windows to each window."""
@@ -174,6 +180,7 @@ class Recipe:
         dropout = self.encoder_dropout
         require(dropout is None or 0 <= dropout <= 0.9, f"encoder_dropout must be 0 to 0.9; found {dropout}.")
         require(0 <= self.label_smoothing <= 0.5, f"label_smoothing must be 0 to 0.5; found {self.label_smoothing}.")
+        require(0 <= self.contrastive <= 100, f"contrastive must be 0 to 100; found {self.contrastive}.")
         require(8 <= self.max_length <= 32768, f"max_length must be 8 to 32768; found {self.max_length}.")
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
         one_of(self.solver, SOLVERS, "solver")
@@ -247,20 +254,22 @@ class Spec:
 
         Args:
             problem_type: Problem type of the task, if known. Regression ignores label smoothing and class weights;
-                logistic regression takes one class per row.
+                logistic regression and the contrastive loss take one class per row.
         """
         recipe, head = self.recipe, self.head
         if self.shape is not None and self.shape != self.shape.canonical():
             return replace(self, shape=self.shape.canonical()).canonical(problem_type)
         if recipe.is_solved:
             kept = {name: getattr(recipe, name) for name in ("solver", "max_length", "truncation")}
-            if problem_type not in (None, "single_label_classification"):
+            if problem_type not in (None, ONE_CLASS):
                 kept["solver"] = "ridge"
             return replace(self, head=replace(head, dropout=Head().dropout), recipe=Recipe(freeze="all", **kept))
         if head.mlp is not None or head.siamese in SIMILARITIES:
             recipe = replace(recipe, head_init="random")
         if head.plain or head.siamese in SIMILARITIES:
             recipe = replace(recipe, standardize=False)
+        if head.plain or head.siamese or recipe.freeze == "all" or problem_type not in (None, ONE_CLASS):
+            recipe = replace(recipe, contrastive=0.0)
         if recipe.freeze == 0:
             recipe = replace(recipe, freeze="embeddings")
         if recipe.freeze == "all":
@@ -345,13 +354,14 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
 
     Args:
         encoder: Hugging Face model name or local folder.
-        rows: Number of training rows; smaller data is trained for more epochs.
+        rows: Number of training rows; smaller data is trained for more epochs and in smaller batches.
         recipe: Which of the two standard recipes, which differ in their learning rate.
         width: Hidden size of the encoder.
     """
     epochs = 10.0 if rows <= 5_000 else 5.0 if rows <= 20_000 else 3.0
     rate = (WIDE_LEARNING_RATES if width >= WIDE else PLAIN_LEARNING_RATES)[recipe]
-    return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs))
+    batch_size = 8 if rows <= FEW_ROWS else Recipe.batch_size
+    return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs, batch_size=batch_size))
 
 
 def solved(encoder: str, *, pair: bool = False, classes: int = 2, last_layer: bool = False) -> Spec:

@@ -15,16 +15,27 @@ from typing import Any, TypeVar
 
 from headhunt.errors import SpecError
 from headhunt.modeling.architecture import EncoderShape, Head, Mlp
-from headhunt.spec import Choice, Float, Int, Leaf, Log, Smart, Space, Spec, inactive_leaves, plain, solved
+from headhunt.spec import (
+    FEW_ROWS,
+    Choice,
+    Float,
+    Int,
+    Leaf,
+    Log,
+    Recipe,
+    Smart,
+    Space,
+    Spec,
+    inactive_leaves,
+    plain,
+    solved,
+)
 
 Params = dict[str, Any]
 ItemT = TypeVar("ItemT")
-SWITCH = Choice((False, True))  # an optional component, or a boolean field
 OPTIONAL_PROBABILITY = 1 / 3  # of switching on an optional component in a random draw
 LEAST_COST = 0.25  # of training some layers, relative to all
-# Up to which a solved head is the better start: benchmarks/testbed/few_epochs.py, few_shot.py.
-FEW_EPOCHS = 3.0
-FEW_ROWS = 100
+FEW_EPOCHS = 3.0  # up to which a solved head is the better start: benchmarks/testbed/few_epochs.py
 
 
 class Candidates:
@@ -93,7 +104,7 @@ class Candidates:
         }
         self._fixed = {path: first_value(leaf) for path, leaf in every_leaf.items() if path not in self.leaves}
         self._switches = {
-            path: tuple(each for each in every_leaf if every_leaf[each] == SWITCH and path.startswith(f"{each}."))
+            path: tuple(each for each in every_leaf if is_switch(every_leaf[each]) and path.startswith(f"{each}."))
             for path in self.leaves
         }
 
@@ -147,7 +158,7 @@ class Candidates:
         An optional component is left out two times in three, so that heads stay small.
         """
         return {
-            path: rng.random() < OPTIONAL_PROBABILITY if leaf == SWITCH else value_at(leaf, rng.random())
+            path: rng.random() < OPTIONAL_PROBABILITY if is_switch(leaf) else value_at(leaf, rng.random())
             for path, leaf in self.leaves.items()
         }
 
@@ -167,7 +178,7 @@ class Candidates:
         params: Params = {}
         for path, leaf in self.leaves.items():
             value = _lookup(data, path)
-            if leaf == SWITCH and not isinstance(value, bool):
+            if is_switch(leaf) and not isinstance(value, bool):
                 value = value is not None  # the switch of an optional component
             # A value that is unused, or replaced by the canonical form, has no effect: the hash decides below.
             params[path] = value if contains(leaf, value) else first_value(leaf)
@@ -188,7 +199,7 @@ class Candidates:
     @property
     def epochs(self) -> float:
         """Number of epochs that the space sets for its candidates, where there is time for them."""
-        return self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe.epochs
+        return self._first_recipe().epochs
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
         """Yield recipes that performed well on other tasks, in the order to try them.
@@ -197,13 +208,12 @@ class Candidates:
         """
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
-        base = replace(base, recipe=replace(base.recipe, epochs=self.epochs))
+        base = replace(base, recipe=replace(base.recipe, epochs=self.epochs, batch_size=self._batch_size()))
         few_epochs = self._fitted(base).recipe.epochs <= FEW_EPOCHS and not self._grows
-        solved_first = few_epochs or self.rows <= FEW_ROWS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
-            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, solved_first)
+            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few_epochs, self.rows <= FEW_ROWS)
         recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
@@ -212,6 +222,15 @@ class Candidates:
                 continue
             seen.add(spec.hash)
             yield spec, params
+
+    def _batch_size(self) -> int:
+        """Return the batch size of the plain head, or the first one of the space if it does not have that."""
+        plain, leaf = self.plain().recipe.batch_size, self.leaves.get("recipe.batch_size")
+        return plain if leaf is not None and contains(leaf, plain) else self._first_recipe().batch_size
+
+    def _first_recipe(self) -> Recipe:
+        """Return the recipe of the first values of the space."""
+        return self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe
 
     def _numeric_freezes(self) -> list[int]:
         """Return the numbers of layers that may be frozen, in ascending order."""
@@ -249,10 +268,11 @@ def alternate(recipes: Iterator[ItemT], learned: Iterator[ItemT]) -> Iterator[It
     yield from learned
 
 
-def _known_recipes(base: Spec, freezes: list[int], pair: bool, solved_first: bool) -> Iterator[Spec]:
+def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool, few_rows: bool) -> Iterator[Spec]:
     """Yield candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
 
     A head that starts from its solution needs fewer steps: it is tried first where there are few epochs or few rows.
+    With few rows, the same with a contrastive loss comes before that.
     """
     fewest_layers, half_the_layers = (freezes[0], freezes[len(freezes) // 2]) if freezes else (0, 0)
     tuned = replace(
@@ -268,7 +288,9 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool, solved_first: boo
     half_frozen = replace(fewest_frozen, freeze=half_the_layers)
     all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     pooled = Head(pooling="mean", siamese="combined" if pair else None)
-    for recipe in (from_solution, tuned) if solved_first else (tuned, from_solution):
+    if few_rows:
+        yield replace(base, head=pooled, recipe=replace(from_solution, contrastive=1.0))
+    for recipe in (from_solution, tuned) if few_epochs or few_rows else (tuned, from_solution):
         yield replace(base, head=pooled, recipe=recipe)
     if not pair:  # left out by spaces without windows
         yield replace(base, head=Head(pooling="mean", windows="mean", mlp=Mlp(width=256)), recipe=all_frozen)
@@ -310,6 +332,11 @@ def _with_task_layers(recipes: Iterator[Spec]) -> Iterator[Spec]:
 def with_max_length(spec: Spec, max_length: int | None) -> Spec:
     """Return the spec with this maximum length, or unchanged if it is None."""
     return spec if max_length is None else replace(spec, recipe=replace(spec.recipe, max_length=max_length))
+
+
+def is_switch(leaf: Leaf) -> bool:
+    """Return whether a leaf turns an optional component or a boolean field on."""
+    return isinstance(leaf, Choice) and all(isinstance(option, bool) for option in leaf.options)
 
 
 def count_values(leaf: Leaf) -> float:

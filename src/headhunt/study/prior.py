@@ -6,7 +6,7 @@ import random
 
 from headhunt.spec import Choice, Leaf
 from headhunt.study.bohb import Bohb
-from headhunt.study.candidates import SWITCH, Candidates, Params, position_of, value_at
+from headhunt.study.candidates import Candidates, Params, position_of, value_at
 from headhunt.study.strategies import Proposal
 
 MIN_RESULTS = 4  # of a rung before its best ones are varied
@@ -90,7 +90,7 @@ class Prior(Bohb):
         }
 
     def _changed(self, leaf: Leaf, value: object, drawn: object, rng: random.Random) -> object:
-        if leaf == SWITCH or isinstance(leaf, Choice):
+        if isinstance(leaf, Choice):
             return drawn
         position = position_of(leaf, value) + rng.gauss(0, self._deviation)
         return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))

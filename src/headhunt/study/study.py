@@ -29,7 +29,7 @@ from headhunt.run.events import (
 )
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
-from headhunt.run.state import PLAIN, SOLVED, Outcome, State, Trial
+from headhunt.run.state import KNOWN, PLAIN, SOLVED, Outcome, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.baselines import Baselines
 from headhunt.study.budget import Limits, TimeBudget
@@ -328,12 +328,12 @@ class Study:
         """Return the rung at which a new trial starts. Less than one fold would hardly rank the known recipes."""
         if self.candidates.trains_head_only(spec):
             return self.ladder.top
-        return max(self.ladder.bracket(number - 1), self.ladder.top - 1 if origin == "known" else 0)
+        return max(self.ladder.bracket(number - 1), self.ladder.top - 1 if origin == KNOWN else 0)
 
     def _proposals(self, number: int) -> Iterator[tuple[Spec, Params, str]]:
         """Yield what may become the trial of this number: a known recipe, the strategy's proposals, random draws."""
         for spec, params in self._known_recipes() if self._use_known else ():
-            yield spec, params, "known"
+            yield spec, params, KNOWN
         for attempt in range(PROPOSALS + DRAWS):
             proposal = (self.strategy.ask if attempt < PROPOSALS else self.strategy.draw)(number, attempt)
             if proposal is None:

@@ -175,3 +175,37 @@ def _prepare_head(
                 weight = weight * standardizer.spread
             output.weight.copy_(weight)
             output.bias.copy_(bias)
+
+
+def solve_again(
+    model: PreTrainedModel, tokens: Tokens | TaskTokens, targets: np.ndarray, precision: str = "auto", seed: int = 0
+) -> None:
+    """Solve the output layer of the only head on the features of the trained encoder, which it lags behind.
+
+    The size of the logits stays: these rows have been trained on, so they cannot tell how certain the model may be.
+
+    Args:
+        model: The model, before its standardizers are folded.
+        tokens: The training rows.
+        targets: Class of each row, or its probabilities.
+        precision: "auto", "fp32" or "bf16".
+        seed: Random seed of the sample of rows.
+    """
+    assert isinstance(tokens, Tokens)
+    head = heads_of(model)[0]
+    if len(head.mlp):
+        return
+    rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
+    features = Features(model, tokens, precision, head.output).get(rows)
+    labels = targets[rows] if targets.ndim == 1 else targets[rows].argmax(1)
+    output = head.output
+    before = features @ output.weight.detach().cpu().numpy().T + output.bias.detach().cpu().numpy()
+    blocks, mean = feature_blocks(head), last_mean(head)
+    solution = fit_linear(
+        features, blocks, labels, "single_label_classification", output.out_features, last_mean=mean, seed=seed
+    )
+    sizes = [float(np.std(logits - logits.mean(1, keepdims=True))) for logits in (before, solution.logits(features))]
+    factor = sizes[0] / sizes[1] if sizes[1] > 0 else 1.0
+    with torch.no_grad():
+        output.weight.copy_(torch.from_numpy(solution.weight * factor))
+        output.bias.copy_(torch.from_numpy(solution.bias * factor))

@@ -29,8 +29,8 @@ from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device, set_seed
 from headhunt.training.dropout import quick_dropout
 from headhunt.training.features import InitialFeatures
-from headhunt.training.head_init import Standardizer, prepare_heads
-from headhunt.training.objectives import Objective, Perturbation, TaskObjectives, smart
+from headhunt.training.head_init import Standardizer, prepare_heads, solve_again
+from headhunt.training.objectives import Contrast, Objective, Perturbation, TaskObjectives, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule, unfreezing
 from headhunt.training.stopping import HeldOut, hold_out
 from headhunt.training.task_tokens import TaskTokens
@@ -118,6 +118,7 @@ class Training:
         self.examples = 0
         self.seconds = 0.0
         self._prepared = False
+        self._contrast: Contrast | None = None
 
     @property
     def total(self) -> int:
@@ -152,6 +153,7 @@ class Training:
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = self.perturbation() if self.recipe.smart else None
+        self._contrast = contrast = self._find_contrast()
         self._set_modes()
         started, losses = time.perf_counter(), []
         try:
@@ -161,6 +163,8 @@ class Training:
                     self.step += 1
                     self.examples += sum(map(len, batches))
                     self._choose_epoch()
+                    if contrast is not None and self.step == self.steps and self.recipe.head_init == "solved":
+                        solve_again(self.model, self.tokens, self.targets.cpu().numpy(), self.precision, self.seed)
                     if self.step in marks:
                         mean = torch.stack(losses).mean().item()
                         self.seconds += time.perf_counter() - started
@@ -170,8 +174,15 @@ class Training:
                         self.seconds += time.perf_counter() - started
                         return
         finally:
-            if perturbation is not None:
-                perturbation.remove()
+            for hook in (perturbation, contrast):
+                if hook is not None:
+                    hook.remove()
+
+    def _find_contrast(self) -> Contrast | None:
+        """Return the contrastive loss, if the recipe has one and it applies to the task and the head."""
+        heads, problem_type = heads_of(self.model), getattr(self.objective, "problem_type", None)
+        applies = problem_type == "single_label_classification" and heads and heads[0].compare is None
+        return Contrast(heads[0]) if self.recipe.contrastive and applies else None
 
     def _set_modes(self) -> None:
         """Set what is trained to training mode and frozen modules to evaluation mode."""
@@ -267,7 +278,7 @@ class Training:
         ]
 
     def _losses(self, rows: np.ndarray, number: int, perturbation: Perturbation | None) -> tuple[Tensor, Tensor | None]:
-        """Return the mean loss of some rows, and what SMART adds to it."""
+        """Return the mean loss of some rows, and what SMART and the contrastive loss add to it."""
         randomness = np.random.SeedSequence([self.seed, self.step, number])
         swap = np.random.default_rng(randomness).random(len(rows)) < 0.5 if self.recipe.swap_pairs else None
         batch = {name: x.to(self.device, non_blocking=True) for name, x in self.tokens.batch(rows, swap).items()}
@@ -281,9 +292,13 @@ class Training:
         with autocast(self.device, self.precision):
             clean = logits()
             loss, added = objective.loss(clean, self.targets[rows]), None
+            # SMART's further passes replace the features of this one.
+            contrastive = self.recipe.contrastive * self._contrast.loss(self.targets[rows]) if self._contrast else None
             if perturbation is not None and self.recipe.smart is not None:
                 added = smart(logits, clean, perturbation, self.recipe.smart, objective.divergence)
                 added = 2 * self.recipe.smart.weight * added  # twice: it also stands for the other half
+            if contrastive is not None:
+                added = contrastive if added is None else added + contrastive
         return loss, added
 
     def save(self, folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Training objectives: the loss of each problem type and the SMART regulariser."""
+"""Training objectives: the loss of each problem type, the contrastive loss and the SMART regulariser."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headhunt.modeling.build import heads_of, output_of
+from headhunt.modeling.heads import HeadModule
 from headhunt.spec import Recipe, Smart
 
 
@@ -178,6 +179,44 @@ class TaskObjectives:
         """Write mean and scale of the regression targets of each task into its output layer."""
         for part, head in zip(self.parts, heads_of(model), strict=True):
             part.fold_into(head.output)
+
+
+class Contrast:
+    """A hook that keeps the features a head classifies, and the contrastive loss of a batch of them.
+
+    Every pair of texts counts, as in SetFit (Tunstall et al. 2022), which passes each pair through the encoder.
+
+    Args:
+        head: The head.
+    """
+
+    def __init__(self, head: HeadModule) -> None:
+        self._features: Tensor | None = None
+        # First in line, before the features are standardised.
+        self._handle = head.dropout.register_forward_pre_hook(self._keep, prepend=True)
+
+    def _keep(self, module: nn.Module, args: tuple[Tensor]) -> None:
+        self._features = args[0]
+
+    def loss(self, targets: Tensor) -> Tensor:
+        """Return the squared error of cosines, which should be 1 for texts of one class and 0 for others.
+
+        Both kinds of pairs have the same weight.
+
+        Args:
+            targets: Class of each text of the last batch (batch,), or its probabilities (batch, classes).
+        """
+        assert self._features is not None
+        classes = targets if targets.ndim == 1 else targets.argmax(1)
+        features = functional.normalize(self._features.float(), dim=-1)
+        cosines, same = features @ features.T, classes[:, None] == classes
+        different, same = ~same, same & ~torch.eye(len(classes), dtype=torch.bool, device=same.device)
+        parts = [(cosines[same] - 1).square(), cosines[different].square()]
+        return torch.stack([part.sum() / max(1, part.numel()) for part in parts]).sum()
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
 
 
 class Perturbation:
