@@ -21,8 +21,8 @@ from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
     choose_winner,
-    compare_with_plain,
     evaluate_finalists,
+    prefer_plain,
 )
 from headhunt.engine.test_scores import score_test_rows
 from headhunt.engine.verdict import add_ensemble, conclude
@@ -35,7 +35,7 @@ from headhunt.run.plan import Plan
 from headhunt.run.results import TestResult, Verdict
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo, open_task, save_task
-from headhunt.spec import Head, Recipe, Space, Spec, solved
+from headhunt.spec import FEW_ROWS, Head, Recipe, Space, Spec, solved
 from headhunt.study.budget import TimeBudget
 from headhunt.study.requests import PredictTestRows, PredictTestRowsByFold
 
@@ -56,6 +56,9 @@ def test_verdict_sentence_follows_the_interval():
         "No reliable gain: the best candidate reaches 76.0 % where the plain head reaches 71.0 %"
     )
     assert unproven.endswith("which includes zero. It is delivered because it is better on validation rows.")
+    comparison = Comparison(0.05, -0.01, 0.11, 0.1, 0.0, 4)
+    few_rows = conclude("accuracy", TESTED, comparison, "winner", few_rows=True).sentence
+    assert few_rows.endswith("It is delivered because it is the best known recipe for so few rows.")
     assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
 
 
@@ -228,8 +231,28 @@ def test_trial_with_fewer_folds_wins_although_the_plain_head_is_better(finalists
     winner = choose_winner(final, scores)
     assert winner.number == 4
     predict(final, 3, 3 * third, (7, 0, 0))
-    assert compare_with_plain(final, scores, winner, final.state.plain) == (6 / third, 7 / third)
-    assert compare_with_plain(final, scores, final.state.trials[1], final.state.plain) == (0.8, 0.99)
+    assert prefer_plain(final, scores, winner, final.state.plain)
+    predict(final, 3, 3 * third, (5, 9, 9))  # better, but not on the rows that both have predicted
+    assert not prefer_plain(final, scores, winner, final.state.plain)
+    assert prefer_plain(final, scores, final.state.trials[1], final.state.plain)
+
+
+@pytest.mark.parametrize(("correct", "winner"), [(3, 3), (4, 3), (7, 1)])
+def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalists, correct, winner):
+    """Issue: of a dozen candidates with 9 validation rows each, the luckiest one won."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    third = len(final.validation_targets) // 3
+    spec = Spec(encoder="toy", head=Head(pooling="mean"), recipe=Recipe(contrastive=1.0, head_init="solved"))
+    add_result(final.study, 3, spec, "known", LADDER.top - 1, 0.5)
+    scores = FinalistScores({0: [0.9], 1: [0.8]})
+    assert choose_winner(final, scores).number == 1  # without predictions there is nothing to compare
+    predict(final, 3, third, (3,))
+    for number in (0, 1):
+        predict(final, number, 3 * third, (correct, 7, 7))
+    assert choose_winner(final, scores).number == winner
+    assert prefer_plain(final, scores, final.state.trials[3], final.state.plain) == (winner != 3)
+    final.task = replace(final.task, rows={**final.task.rows, "train": FEW_ROWS + 1})
+    assert choose_winner(final, scores).number == 1
 
 
 def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):

@@ -18,12 +18,13 @@ from headhunt.engine.last_training import Contest, Job, average_models, best_mod
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
+    best_for_few_rows,
     best_with_training_run,
     choose_by_sample,
     choose_ensemble,
     choose_winner,
-    compare_with_plain,
     evaluate_finalists,
+    prefer_plain,
 )
 from headhunt.engine.test_scores import decisions_on_test_rows, folds_name, paired_runs, score_test_rows
 from headhunt.engine.verdict import add_ensemble, conclude
@@ -107,7 +108,8 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     test = score_test_rows(final, contest, choice, predictions, outputs, source)
     if not first:
         ensemble, note = _save_ensemble(final, choice, single)
-    verdict = conclude(final.metric, test, comparison, delivered, has_winner=winner is not None)
+    few_rows = winner is not None and winner is best_for_few_rows(final)
+    verdict = conclude(final.metric, test, comparison, delivered, has_winner=winner is not None, few_rows=few_rows)
     if first:
         note = note or (UNTESTED if ensemble is not None and not usable else None)
         verdict = add_ensemble(verdict, final.metric, test, (single, choice.score), len(choice.members), note)
@@ -249,7 +251,6 @@ def _deliver(
     """
     both: list[tuple[Delivered, Trial | None]] = [("winner", contest.winner), ("plain", contest.plain)]
     order = [(name, trial) for name, trial in both if trial is not None]
-    winner, plain = compare_with_plain(final, scores, contest.winner, contest.plain)
     first = scores.first(contest.plain)
     if ensemble is not None and (first is None or ensemble.better_than(first)):
         copy_directory(final.directory.ensemble, final.directory.model)
@@ -257,7 +258,7 @@ def _deliver(
     if final.deliver == "plain-unless-proven":
         if comparison is None or not comparison.significant:
             order.reverse()
-    elif winner is not None and plain is not None and plain > winner:
+    elif prefer_plain(final, scores, contest.winner, contest.plain):
         order.reverse()
     best = best_model(final)
     untrained = not order or not contest.models_of(order[0][1])

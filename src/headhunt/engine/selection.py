@@ -11,7 +11,8 @@ import numpy as np
 from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
-from headhunt.run.state import Trial
+from headhunt.run.state import KNOWN, Trial
+from headhunt.spec import FEW_ROWS
 from headhunt.study.candidates import starts_ahead
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
@@ -142,10 +143,13 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
 def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
-    A trial with fewer folds wins if it is better on the rows that both have predicted. A winner that is no finalist,
-    because the plain head is better than all, is added to the scores.
+    A trial with fewer folds wins if it is better on the rows that both have predicted. With few rows, the known recipe
+    that is best on other data wins unless another is clearly better. A winner that is no finalist, because the plain
+    head is better than all, is added to the scores.
     """
-    winner = _best_candidate(final, scores)
+    winner, known = _best_candidate(final, scores), best_for_few_rows(final)
+    if known is not None and winner is not None and known.number not in scores.collapsed:
+        winner = winner if _clearly_better(final, winner, known) else known
     if winner is not None and winner.best is not None:
         scores.by_trial.setdefault(winner.number, [winner.best[1]])
     return winner
@@ -169,6 +173,32 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
     return best if common is not None and common[0] > common[1] else winner
 
 
+def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
+    """Return the known recipe that is best on other data with as few rows, if there are few and it was trained.
+
+    A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py.
+    """
+    if final.by_rows or final.task.rows["train"] > FEW_ROWS:
+        return None
+    known = (trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.contrastive)
+    return next((trial for trial in known if final.predictions(trial) is not None), None)
+
+
+def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool:
+    """Return whether a trial is better than another by more than a standard error, on rows that both have predicted."""
+    found, other = final.predictions(first), final.predictions(second)
+    if first is second or found is None or other is None:
+        return False
+    common, here, there = np.intersect1d(found[0], other[0], return_indices=True)
+    if not len(common):
+        return False
+    targets, groups, problem_type = final.validation_targets[common], final.groups_of(common), final.task.problem_type
+    both = found[1][here], other[1][there]
+    pair = [decision_scores(problem_type, final.metric, outputs, targets) for outputs in both]
+    comparison = compare(problem_type, final.metric, pair[:1], pair[1:], targets, groups=groups)
+    return comparison.gain > (comparison.high - comparison.low) / 4  # the interval is two standard errors to each side
+
+
 def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -> tuple[float, float] | None:
     """Return the scores of two trials on the rows that both have predicted; None if there are none on disk."""
     found, other = final.predictions(first), final.predictions(second)
@@ -181,14 +211,20 @@ def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -
     return final.score(found[1][here], targets), final.score(other[1][there], targets)
 
 
-def compare_with_plain(
-    final: FinalEvaluation, scores: FinalistScores, winner: Trial | None, plain: Trial | None
-) -> tuple[float | None, float | None]:
-    """Return the scores of the winner and the plain head on validation rows; on the same ones, if folds differ."""
+def prefer_plain(final: FinalEvaluation, scores: FinalistScores, winner: Trial | None, plain: Trial | None) -> bool:
+    """Return whether the plain head is better than the winner on validation rows; on the same ones, if folds differ.
+
+    With few rows, it must be clearly better than the known recipe that is best on other data.
+    """
+    if winner is None or plain is None:
+        return False
+    known = best_for_few_rows(final)
+    if known is not None and winner.number == known.number:
+        return _clearly_better(final, plain, winner)
     means = scores.mean(winner), scores.mean(plain)
-    if winner is None or plain is None or not winner.best or not plain.best or winner.best[0] == plain.best[0]:
-        return means
-    return (None if final.grows else scores_on_common_rows(final, winner, plain)) or means
+    if winner.best and plain.best and winner.best[0] != plain.best[0] and not final.grows:
+        means = scores_on_common_rows(final, winner, plain) or means
+    return means[0] is not None and means[1] is not None and means[1] > means[0]
 
 
 def _or_lowest(score: float | None) -> float:

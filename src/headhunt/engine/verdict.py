@@ -19,6 +19,7 @@ def conclude(
     delivered: Delivered,
     *,
     has_winner: bool = False,
+    few_rows: bool = False,
 ) -> Verdict:
     """Return the verdict on a search.
 
@@ -28,6 +29,7 @@ def conclude(
         comparison: The winner against the plain head on the test rows, if both were tested.
         delivered: Which model was delivered.
         has_winner: Whether a winner was chosen, tested or not.
+        few_rows: Whether it was chosen because it is the best known recipe for so few rows.
     """
     if comparison is None:
         return Verdict(delivered, "untested", _without_comparison(metric, test, delivered, has_winner))
@@ -36,7 +38,7 @@ def conclude(
     return Verdict(
         delivered,
         claim,
-        _with_comparison(metric, test, comparison, delivered),
+        _with_comparison(metric, test, comparison, delivered, few_rows),
         gain=comparison.gain,
         low=comparison.low,
         high=comparison.high,
@@ -61,7 +63,9 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     return f"{score}; there was no time to compare it with the plain head. To compare them, run: headhunt verdict RUN"
 
 
-def _with_comparison(metric: str, test: TestResult, comparison: Comparison, delivered: Delivered) -> str:
+def _with_comparison(
+    metric: str, test: TestResult, comparison: Comparison, delivered: Delivered, few_rows: bool
+) -> str:
     winner, plain = (format_score(metric, test.scores[model][metric].value) for model in (WINNER, PLAIN))
     scores = f"{winner} where the plain head reaches {plain}, on {test.rows:,} test rows"
     gain, high = (format_difference(metric, value) for value in (comparison.gain, comparison.high))
@@ -77,7 +81,8 @@ def _with_comparison(metric: str, test: TestResult, comparison: Comparison, deli
             f"Not sure: the best candidate reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
             "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
-    reason = " It is delivered because it is better on validation rows." if delivered == "winner" else ""
+    reasons = "it is better on validation rows", "it is the best known recipe for so few rows"
+    reason = f" It is delivered because {reasons[few_rows]}." if delivered == "winner" else ""
     where = "is below zero" if comparison.high < 0 else "includes zero"
     return (
         f"No reliable gain: the best candidate reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
