@@ -97,6 +97,20 @@ def test_plan_of_cross_validation_has_enough_epochs_before_it_trains_the_winner_
             assert max((6 * 2 / 3 + 4) / workers, 2 / 3 + 2) * seconds < plan.seconds
 
 
+def test_plan_of_few_rows_has_time_for_the_epochs_of_one_candidate_rather_than_for_several():
+    few, more = (plan_of(rows, seconds=60.0, throughput=0.5 * rows, workers=2) for rows in (200, 201))
+    assert few.fine_tuning and (few.plain_recipes, more.plain_recipes) == (1, 2)
+    assert 1.3 * more.epochs < few.epochs <= ENOUGH_EPOCHS
+
+
+@pytest.mark.parametrize(("workers", "tests"), [(1, 3), (2, 2), (8, 2)])
+def test_plan_counts_the_tests_of_the_winner_and_the_plain_head_once_if_they_are_made_at_the_same_time(workers, tests):
+    """The first model is tested before that."""
+    tested = plan_of(200, test=500, throughput=50.0, seconds=100.0, workers=workers)
+    untested = plan_of(200, test=0, throughput=50.0, seconds=100.0, workers=workers, left=100.0 - 10.0 * tests)
+    assert tested.test_rows == 500 and tested.epochs == untested.epochs < EPOCHS
+
+
 def test_plan_of_large_data_with_little_time_compares_on_fewer_rows_than_it_trains_on():
     plan = plan_of(200_000, throughput=500.0, seconds=300.0, test=20_000)
     assert plan.by_rows and plan.samples and plan.grows

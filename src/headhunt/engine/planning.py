@@ -13,7 +13,7 @@ from headhunt.run.plan import LEAST_EPOCHS, THREAD_EXPONENT, Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
-from headhunt.spec import MANY_CLASSES, Space
+from headhunt.spec import FEW_ROWS, MANY_CLASSES, Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor
 from headhunt.study.requests import MeasureThroughput, Request
@@ -147,22 +147,27 @@ def make_plan(
         return Plan(first_rows=min(solved, FIRST_ROWS), solved_rows=solved, epochs=epochs, **common)
     common["test_rows"] = test = min(test, max(LEAST_ROWS, round(0.05 * seconds * throughput)))
     first = max(200, round(min(FIRST_SECONDS, FIRST_FRACTION * seconds) * throughput))
-    after = max(5.0, left - 2 * test / throughput - MARGIN - min(first, rows) / throughput)
+    alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
+    # The first model is tested alone, the winner and the plain head at the same time.
+    testing = test / alone + 2 * test / (throughput * min(2, workers))
+    after = max(5.0, left - testing - MARGIN - min(first, rows) / throughput)
     if task.folds > 1:
         available = RUNS_FRACTION * after * rate / rows  # epochs of all rows, on one worker
         fewest, few, usual = (
             available / _epochs_in_turn(*runs, task.folds, workers) for runs in (FEWEST_RUNS, FEW_RUNS, USUAL_RUNS)
         )
-        fitting = max(min(ENOUGH_EPOCHS, few), usual)
+        # On few rows a known recipe wins in most cases: the time is better spent on its epochs than on more candidates.
+        fitting = max(min(ENOUGH_EPOCHS, fewest if rows <= FEW_ROWS else few), usual)
+        epochs = round(max(LEAST_EPOCHS, min(epochs, fitting)), 2)
         return Plan(
             compared_rows=rows,
             validation_rows=rows,
             final_rows=rows,
             first_rows=rows,
             solved_rows=rows,
-            epochs=round(max(LEAST_EPOCHS, min(epochs, fitting)), 2),
+            epochs=epochs,
             fine_tuning=fewest >= LEAST_EPOCHS,
-            plain_recipes=2 if few >= LEAST_EPOCHS else 1,
+            plain_recipes=2 if few > epochs - 0.01 else 1,
             **common,
         )
     examples = (1 - FINAL_FRACTION) * after / CANDIDATES * rate
@@ -176,7 +181,6 @@ def make_plan(
     held_out = min(held_out, max(200, round(examples / 4)) if solves else max(LEAST_ROWS, round(examples / 3)))
     common |= {"epochs": epochs, "validation_rows": held_out, "first_rows": min(rows, first, SOLVED_ROWS)}
     if solves:
-        alone = throughput * threads**THREAD_EXPONENT  # with all threads, as the first head and its test
         free = max(0.0, left - MARGIN - (test + min(first, rows) + held_out) / alone)
         solved = max(common["first_rows"], _rows_to_solve(task, alone, ONLY_SOLVED_FRACTION * free))
         sample = min(compared, rows)
