@@ -255,6 +255,20 @@ def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalis
     assert choose_winner(final, scores).number == 1
 
 
+def test_less_time_is_reserved_on_few_rows(finalists):
+    """Issue: the reserve of a search of a minute stopped the first candidate that trains the encoder."""
+    workers = FakeWorkers({})
+    workers.workers = 2
+    final = finalists(workers, TimeBudget(None))
+    plan = Plan(72, 72, 72, 72, 72, 72, 500, 2.0, 3, rows_per_second=50.0, examples_per_second=15.0)
+    few, more = (
+        replace(final, plan=plan, task=replace(final.task, rows={**final.task.rows, "train": rows}))
+        for rows in (FEW_ROWS, FEW_ROWS + 1)
+    )
+    assert few.few_rows and not more.few_rows
+    assert 10.0 < few.minimum_seconds(final.state.plain) < 0.8 * more.minimum_seconds(final.state.plain)
+
+
 def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):
     final = finalists(FakeWorkers({}), TimeBudget(150.0))  # too short for several training runs
     plain, other = final.state.trials[:2]
@@ -444,10 +458,11 @@ def test_search_ends_tested_if_there_is_no_time_to_test_the_last_training_runs(t
     np.testing.assert_allclose(done.load().outputs(test.texts()), tested, atol=1e-5)
 
 
-@pytest.mark.parametrize(("folds", "seconds"), [(3, 4.0), (1, 6.0)])
-def test_prediction_takes_as_long_as_the_encoder_reads_the_rows(finalists, folds, seconds):
+@pytest.mark.parametrize(("folds", "rows", "seconds"), [(3, FEW_ROWS + 1, 4.0), (3, FEW_ROWS, 6.0), (1, FEW_ROWS, 6.0)])
+def test_prediction_takes_as_long_as_the_encoder_reads_the_rows(finalists, folds, rows, seconds):
     """Heads on a frozen encoder are trained from stored activations, in next to no time."""
     final = finalists(FakeWorkers({}), TimeBudget(None))
+    final.task = replace(final.task, rows={**final.task.rows, "train": rows})
     trial = final.state.trials[1]
     quick = final.prediction_seconds(trial)
     plan = Plan(
@@ -455,7 +470,7 @@ def test_prediction_takes_as_long_as_the_encoder_reads_the_rows(finalists, folds
     )
     final = replace(final, plan=plan)
     assert final.prediction_seconds(trial) == pytest.approx(seconds) and quick < 1.0
-    assert final.prediction_seconds(trial, 20) == pytest.approx(2 * seconds - (0 if folds > 1 else 2))
+    assert final.prediction_seconds(trial, 20) == pytest.approx(2 * seconds - (0 if seconds == 4.0 else 2))
     unknown = replace(final, plan=replace(plan, rows_per_second=0.0))
     assert unknown.prediction_seconds(trial) == pytest.approx(quick * plan.test_rows / final.task.rows["test"])
 

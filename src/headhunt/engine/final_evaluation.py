@@ -30,7 +30,7 @@ from headhunt.run.events import DISK
 from headhunt.run.plan import THREAD_EXPONENT, Plan
 from headhunt.run.state import Outcome, State, Trial
 from headhunt.run.task import TaskInfo, open_task, tested_rows
-from headhunt.spec import Spec
+from headhunt.spec import FEW_ROWS, Spec
 from headhunt.storage import directory_size
 from headhunt.study.budget import LARGEST_RESERVE, TimeBudget
 from headhunt.study.executors import Executor
@@ -272,6 +272,11 @@ class FinalEvaluation:
         return self.plan is not None and self.plan.by_rows
 
     @property
+    def few_rows(self) -> bool:
+        """True if there are so few training rows that a known recipe wins unless another is clearly better."""
+        return not self.by_rows and self.task.rows["train"] <= FEW_ROWS
+
+    @property
     def largest_reserve(self) -> float:
         """Largest fraction of the total time that is reserved for the final evaluation."""
         return ROWS_RESERVE if self.by_rows else LARGEST_RESERVE
@@ -360,7 +365,8 @@ class FinalEvaluation:
             return self._third_of_training(trial, rows)
         count = self.plan.test_rows if rows is None else rows
         encoder = count / self.plan.rows_per_second * self.plan.cost_of(trial.spec.encoder)
-        return 2.0 + encoder if self.by_rows else max(encoder, self._third_of_training(trial, rows))
+        # Training on few rows has many small steps, which say little about the time of a prediction.
+        return 2.0 + encoder if self.by_rows or self.few_rows else max(encoder, self._third_of_training(trial, rows))
 
     def _third_of_training(self, trial: Trial, rows: int | None = None) -> float:
         """Return the seconds of a third of training on so many rows; by default as many as the test has."""
@@ -390,7 +396,9 @@ class FinalEvaluation:
         optional = models * max(map(self._third_of_training, trials), default=0.0)
         optional = min(optional, OPTIONAL_FRACTION * self.budget.total * self.workers or math.inf)
         shared = (sum(training) + 2 * predicting + optional) / self.workers
-        alone = max(1.25 * max(training, default=0.0) + 2 * predicting, 1.1 * shared)
+        # On few rows the first candidate is worth the risk that the time ends with the best model so far.
+        margin, passes = (1.0, 1) if self.few_rows else (1.25, 2)
+        alone = max(margin * max(training, default=0.0) + passes * predicting, 1.1 * shared)
         candidate = best is not None and not best.is_solved and not best.is_plain  # until there is one, search on
         if candidate and not self.by_rows and self.budget.deadline is not None:
             run = max(max(training), sum(training) / self.workers)

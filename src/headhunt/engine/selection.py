@@ -12,7 +12,6 @@ from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import KNOWN, Trial
-from headhunt.spec import FEW_ROWS
 from headhunt.study.candidates import starts_ahead
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
@@ -178,7 +177,7 @@ def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
 
     A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py.
     """
-    if final.by_rows or final.task.rows["train"] > FEW_ROWS:
+    if not final.few_rows:
         return None
     known = (trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.contrastive)
     return next((trial for trial in known if final.predictions(trial) is not None), None)
