@@ -38,6 +38,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "contrastive": {**SOLVED_START, "contrastive": 1.0},
     "contrastive, batch 8": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8},
     "contrastive, batch 8, 5 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 5.0},
+    "contrastive, batch 8, 3 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 3.0},
+    "contrastive, batch 8, 2 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 2.0},
 }
 """Recipes by name. All but the first three differ in these fields from fine-tuning with a random start."""
 TEST_ROWS = 400
