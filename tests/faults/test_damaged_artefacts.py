@@ -93,7 +93,8 @@ def test_damaged_checkpoint_is_computed_again(folder, encoders, damage, name):
         files[1].with_name("outputs.npy").unlink()
     again = run(folder, make_request(folder, encoders(), resume_from=evaluate.checkpoint))
     assert again.score == score and np.array_equal(read_predictions(evaluate.predictions)[1], expected)
-    assert [path.stat().st_size for path in files] == sizes
+    # The seconds of the training are part of a file, and their digits of its size.
+    assert [path.stat().st_size for path in files] == pytest.approx(sizes, abs=16)
 
 
 @DAMAGES
