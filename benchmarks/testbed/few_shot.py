@@ -32,16 +32,17 @@ RECIPES: dict[str, dict[str, Any]] = {
     "solved": {},
     "plain": {},
     "plain, higher rate": {},
-    "random start": {},
-    "solved start": SOLVED_START,
+    "plain, higher rate, batch 32": {"batch_size": 32},
+    "random start": {"batch_size": 32},
+    "solved start": {**SOLVED_START, "batch_size": 32},
     "solved start, batch 8": {**SOLVED_START, "batch_size": 8},
-    "contrastive": {**SOLVED_START, "contrastive": 1.0},
+    "contrastive": {**SOLVED_START, "contrastive": 1.0, "batch_size": 32},
     "contrastive, batch 8": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8},
     "contrastive, batch 8, 5 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 5.0},
     "contrastive, batch 8, 3 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 3.0},
     "contrastive, batch 8, 2 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 2.0},
 }
-"""Recipes by name. All but the first three differ in these fields from fine-tuning with a random start."""
+"""Recipes by name, with the fields that differ from the plain head or from fine-tuning with a random start."""
 TEST_ROWS = 400
 KEY = ("set", "shots", "draw", "recipe")
 
@@ -73,7 +74,8 @@ def make_spec(name: str, encoder: str, rows: int) -> Any:
     if name == "solved":
         return solved(encoder)
     if name.startswith("plain"):
-        return plain(encoder, rows, recipe=int(name != "plain"))
+        spec = plain(encoder, rows, recipe=int(name != "plain"))
+        return replace(spec, recipe=replace(spec.recipe, **RECIPES[name]))
     base = plain(encoder, rows)
     tuned = replace(base.recipe, freeze="embeddings", layer_decay=0.95, standardize=True, head_lr_multiplier=5.0)
     return replace(base, head=Head(pooling="mean"), recipe=replace(tuned, **RECIPES[name]))
@@ -125,6 +127,7 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else float("nan")
             found[recipe] = {
                 "draws": len(gains),
+                "mean": round(float(np.mean(list(cells.values()))), 2),
                 "over_solved": round(float(gains.mean()), 2),
                 "standard_error": round(float(error), 2),
                 "sets": {name: round(float(mean), 2) for name, mean in by_set.items()},

@@ -44,13 +44,23 @@ def run_search(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean accuracy of each version over the cells that all versions have."""
+    """Return the mean accuracy of each version over the cells that all have, and its difference to the first one."""
     scores: dict[str, dict[tuple[Any, ...], float]] = defaultdict(dict)
     for record in records:
         scores[record["label"]][tuple(record[name] for name in KEY[1:])] = record["test"]
-    common = sorted(set.intersection(*map(set, scores.values()))) if scores else []
+    common = sorted(set.intersection(*map(set, scores.values())))
     means = {label: round(float(np.mean([cells[key] for key in common])), 2) for label, cells in scores.items()}
-    return {"searches": len(records), "common": len(common), "mean": means}
+    first, *others = scores
+    gains = {label: np.array([scores[label][key] - scores[first][key] for key in common]) for label in others}
+    over = {
+        label: {
+            "mean": round(float(each.mean()), 2),
+            "standard_error": round(float(each.std(ddof=1) / np.sqrt(len(each))), 2) if len(each) > 1 else None,
+            "better": int((each > 0).sum()),
+        }
+        for label, each in gains.items()
+    }
+    return {"searches": len(records), "common": len(common), "mean": means, f"over {first}": over}
 
 
 def main() -> None:

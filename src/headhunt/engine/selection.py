@@ -185,29 +185,35 @@ def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
 
 def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool:
     """Return whether a trial is better than another by more than a standard error, on rows that both have predicted."""
-    found, other = final.predictions(first), final.predictions(second)
-    if first is second or found is None or other is None:
+    common = None if first is second else _on_common_rows(final, first, second)
+    if common is None:
         return False
-    common, here, there = np.intersect1d(found[0], other[0], return_indices=True)
-    if not len(common):
-        return False
-    targets, groups, problem_type = final.validation_targets[common], final.groups_of(common), final.task.problem_type
-    both = found[1][here], other[1][there]
+    rows, *both = common
+    targets, problem_type = final.validation_targets[rows], final.task.problem_type
     pair = [decision_scores(problem_type, final.metric, outputs, targets) for outputs in both]
-    comparison = compare(problem_type, final.metric, pair[:1], pair[1:], targets, groups=groups)
+    comparison = compare(problem_type, final.metric, pair[:1], pair[1:], targets, groups=final.groups_of(rows))
     return comparison.gain > (comparison.high - comparison.low) / 4  # the interval is two standard errors to each side
 
 
 def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -> tuple[float, float] | None:
     """Return the scores of two trials on the rows that both have predicted; None if there are none on disk."""
+    common = _on_common_rows(final, first, second)
+    if common is None:
+        return None
+    rows, *both = common
+    targets = final.validation_targets[rows]
+    return final.score(both[0], targets), final.score(both[1], targets)
+
+
+def _on_common_rows(
+    final: FinalEvaluation, first: Trial, second: Trial
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return the rows that two trials have both predicted, and the outputs of each; None if there are none on disk."""
     found, other = final.predictions(first), final.predictions(second)
     if found is None or other is None:
         return None
-    common, here, there = np.intersect1d(found[0], other[0], return_indices=True)
-    if not len(common):
-        return None
-    targets = final.validation_targets[common]
-    return final.score(found[1][here], targets), final.score(other[1][there], targets)
+    rows, here, there = np.intersect1d(found[0], other[0], return_indices=True)
+    return (rows, found[1][here], other[1][there]) if len(rows) else None
 
 
 def prefer_plain(final: FinalEvaluation, scores: FinalistScores, winner: Trial | None, plain: Trial | None) -> bool:

@@ -153,7 +153,7 @@ class Training:
         last = self.steps_until(until)
         marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
         perturbation = self.perturbation() if self.recipe.smart else None
-        self._contrast = contrast = self._find_contrast()
+        self._contrast = self._find_contrast()
         self._set_modes()
         started, losses = time.perf_counter(), []
         try:
@@ -163,7 +163,7 @@ class Training:
                     self.step += 1
                     self.examples += sum(map(len, batches))
                     self._choose_epoch()
-                    if contrast is not None and self.step == self.steps and self.recipe.head_init == "solved":
+                    if self._contrast and self.step == self.steps and self.recipe.head_init == "solved":
                         solve_again(self.model, self.tokens, self.targets.cpu().numpy(), self.precision, self.seed)
                     if self.step in marks:
                         mean = torch.stack(losses).mean().item()
@@ -174,7 +174,7 @@ class Training:
                         self.seconds += time.perf_counter() - started
                         return
         finally:
-            for hook in (perturbation, contrast):
+            for hook in (perturbation, self._contrast):
                 if hook is not None:
                     hook.remove()
 
