@@ -69,13 +69,14 @@ def open_study(
     space=TINY,
     executor=None,
     encoders=(),
+    rows=500,
     **arguments,
 ) -> Study:
     """Open a study in a new or existing run directory; 14 trials and LADDER unless others are given."""
     plan = arguments.get("plan")
     default = LADDER if arguments.get("rungs", True) and (plan is None or not plan.by_rows) else None
     arguments = {"limits": Limits(trials=14), "ladder": default, **arguments}
-    candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders)
+    candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders, rows=rows)
     return Study(LedgerWriter(RunDirectory(folder)), candidates, executor or InlineExecutor(evaluate), **arguments)
 
 

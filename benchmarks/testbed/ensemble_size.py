@@ -18,7 +18,7 @@ from rank import LEAST_CANDIDATES, parse_arguments
 from sets import SETS
 from table import SetTable, Table
 
-from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS
+from headhunt.engine.time_estimates import MAXIMUM_MEMBERS
 from headhunt.evaluation import measure, select_ensemble
 
 SAMPLES = 100

@@ -13,7 +13,7 @@ from searches import QUICK, make_task, run_search
 from study_toys import LADDER, open_study
 
 import headhunt
-from headhunt.engine import final_evaluation, final_test, selection
+from headhunt.engine import final_test, selection, time_estimates
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
@@ -286,7 +286,7 @@ def test_reserve_has_time_for_averaging_only_if_there_are_several_training_runs(
         trial.results[LADDER.top] = replace(trial.results[LADDER.top], seconds=100.0)
     best = final.state.trials[1]
     needed = final.minimum_seconds(best)
-    monkeypatch.setattr(final_evaluation, "AVERAGING_SECONDS", final_evaluation.AVERAGING_SECONDS + 10)
+    monkeypatch.setattr(time_estimates, "AVERAGING_SECONDS", time_estimates.AVERAGING_SECONDS + 10)
     assert final.minimum_seconds(best) == pytest.approx(needed + (11 if averages else 0))
 
 

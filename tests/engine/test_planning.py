@@ -23,7 +23,7 @@ from headhunt.run.plan import LEAST_EPOCHS, Plan, format_duration
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
-from headhunt.spec import DEFAULT_ENCODER
+from headhunt.spec import DEFAULT_ENCODER, Space
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.requests import Request
 
@@ -46,11 +46,13 @@ def plan_of(
     left=None,
     workers=2,
     threads=1,
+    known=False,
 ) -> Plan:
     """Return a plan; all the time is left unless the test says otherwise."""
     left = (float("inf") if seconds is None else seconds) if left is None else left
     info = make_info(train, validation, test)
-    return make_plan(info, throughput, seconds=seconds, left=left, workers=workers, epochs=EPOCHS, threads=threads)
+    common = {"seconds": seconds, "left": left, "workers": workers, "epochs": EPOCHS, "threads": threads}
+    return make_plan(info, throughput, known=known, **common)
 
 
 def by_name(plan: Plan) -> dict[str, int]:
@@ -97,10 +99,29 @@ def test_plan_of_cross_validation_has_enough_epochs_before_it_trains_the_winner_
             assert max((6 * 2 / 3 + 4) / workers, 2 / 3 + 2) * seconds < plan.seconds
 
 
-def test_plan_of_few_rows_has_time_for_the_epochs_of_one_candidate_rather_than_for_several():
-    few, more = (plan_of(rows, seconds=60.0, throughput=0.5 * rows, workers=2) for rows in (200, 201))
-    assert few.fine_tuning and (few.plain_recipes, more.plain_recipes) == (1, 2)
-    assert 1.3 * more.epochs < few.epochs <= ENOUGH_EPOCHS
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_plan_of_few_rows_compares_nothing_where_that_would_cost_epochs(workers):
+    slow = {"seconds": 60.0, "throughput": 60.0, "workers": workers, "test": 0}
+    usual, known = plan_of(100, **slow), plan_of(100, **slow, known=True)
+    assert usual.compares and usual.epochs <= ENOUGH_EPOCHS
+    assert not known.compares and known.fine_tuning and known.epochs > 1.5 * usual.epochs and known.plain_recipes == 1
+    assert known.sentence.endswith("epochs; a longer search compares it with others")
+    fast, slowest = (plan_of(100, **slow | {"throughput": rate}, known=True) for rate in (1500.0, 12.0))
+    assert fast.compares and fast.epochs == EPOCHS
+    assert slowest.compares and not slowest.fine_tuning  # not even one recipe has time for two epochs
+
+
+@pytest.mark.parametrize(
+    ("options", "compares"),
+    [({}, False), ({"calibrate": True}, True), ({"reject": 0.9}, True), ({"pretrain": True}, True)],
+)
+def test_plan_compares_where_an_option_needs_predictions_of_rows_left_out(options, compares):
+    measured = Outcome("ok", extra={"rows_per_second": 60.0, "threads": 1})
+    executor = InlineExecutor(lambda request: measured)
+    settings = SearchSettings(encoder=DEFAULT_ENCODER, space=Space.load("default").to_dict(), time=60.0, **options)
+    assert plan_search(make_info(100, test=0), settings, executor, left=50.0, workers=2).compares == compares
+    without = replace(settings, known_recipes=False)
+    assert plan_search(make_info(100, test=0), without, executor, left=50.0, workers=2).compares
 
 
 @pytest.mark.parametrize(("workers", "tests"), [(1, 3), (2, 2), (8, 2)])

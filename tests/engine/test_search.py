@@ -54,6 +54,28 @@ def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
     assert (verdict.claim == "gain") == ("A reliable gain" in verdict.sentence)
 
 
+def test_search_of_few_rows_without_time_trains_the_best_known_recipe_at_once(tmp_path, encoders, monkeypatch):
+    """Issue: with 65 long texts and a minute, the first candidate was stopped and the solved head delivered."""
+    monkeypatch.setattr("headhunt.engine.planning.USUAL_RUNS", (10**6, 10**6))  # no time is enough to compare
+    options = {"trials": None, "space": "default", "time": "30s"}
+    search = run_search(tmp_path, encoders(), **options)
+    result, plain = search.result, search.state.plain
+    winner = search.state.trials[result.winner.trial]
+    assert winner.spec.recipe.contrastive and winner.origin == "known" and search.state.ended == "time"
+    assert result.winner.score is None and not winner.results and not plain.results
+    assert result.verdict.delivered == "winner" and result.model_from.startswith(f"{winner.number:06}-")
+    assert {"winner", "plain"} <= result.test.scores.keys()
+    assert "the best known recipe for so few rows" in result.verdict.sentence or result.verdict.claim == "gain"
+    assert search.load().predict(["the movie was great"])[0].label in ("good", "bad")
+    assert write_report(tmp_path / "run").stat().st_size > 10_000
+    assert "This model is the winner of that search." in (search.model_dir / "README.md").read_text()
+    verdict = headhunt.verdict(tmp_path / "run", seeds=2, view=False)
+    assert verdict.result.test.scores["winner"] and verdict.result.winner == result.winner
+    resumed = headhunt.resume(tmp_path / "run", time="none", trials=5, view=False)
+    assert resumed.state.trials[winner.number].results and resumed.state.plain.results
+    assert len(resumed.state.trials) == 5
+
+
 def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
     """A rule that always takes the ensemble, so that the saved one is compared with the tested one."""
     better = "headhunt.engine.selection.EnsembleChoice.better_than"

@@ -65,6 +65,28 @@ def run(folder, requests=None, scores=SOLVED_SCORES, **arguments):
     return run_study(folder, record([] if requests is None else requests, scores), **{**defaults, **arguments})
 
 
+# --- few rows, no time
+
+
+def test_study_without_time_to_compare_ends_with_the_best_known_recipe(tmp_path):
+    """It is trained on all rows by the final evaluation. A search that is resumed compares it with others."""
+    requests: list[EvaluateTrial] = []
+    short = {"plan": replace(FOLDS, rows=60, compares=False), "rows": 60, "space": Space.load("default")}
+    study = run(tmp_path, requests, limits=Limits(time=100.0), **short)
+    assert [trial.origin for trial in study.state.trials] == ["plain", "plain", *["solved"] * 3, "known"]
+    assert study.state.ended == "time" and [request.trial for request in requests] == [2, 3, 4]
+    known = study.state.trials[-1]
+    assert known.spec.recipe.contrastive and known.spec.encoder == "middle" and not known.results
+    study = run(tmp_path, requests, limits=Limits(trials=8), **short)
+    assert {request.trial for request in requests} >= {0, 5, 6, 7} and len(study.state.trials) == 8
+
+
+def test_study_compares_if_the_space_has_no_recipe_for_few_rows(tmp_path):
+    requests: list[EvaluateTrial] = []
+    run(tmp_path, requests, plan=replace(FOLDS, rows=60, compares=False), rows=60, limits=Limits(trials=9))
+    assert {request.trial for request in requests} == set(range(9))
+
+
 # --- solved heads
 
 

@@ -301,6 +301,8 @@ def _measure_costs(final: FinalEvaluation, pair: Sequence[Trial], scores: Finali
     """Measure the cost of using each finalist's model, one after the other while nothing else runs; the pair first."""
     costs: dict[int, ModelCost] = {}
     first = [trial.number for trial in pair if trial.number in scores.by_trial]
+    if not first:
+        return costs  # none of them is of interest
     for number in dict.fromkeys([*first, *scores.by_trial]):
         if final.budget.left() < 12.0:
             break
@@ -372,7 +374,9 @@ class _IncompleteError(Exception):
 def _with_notes(final: FinalEvaluation, verdict: Verdict, contest: Contest, scores: FinalistScores) -> Verdict:
     """Add what a reader must know to judge the comparison: a plain head trained briefly, and a better simple model."""
     notes = [_note_on_plain_head(final, verdict, contest.plain), _note_on_tfidf(final, contest, scores)]
-    return replace(verdict, sentence=" ".join([verdict.sentence, *filter(None, notes)]))
+    if not any(notes):
+        return verdict
+    return replace(verdict, sentence=" ".join([f"{verdict.sentence.removesuffix('.')}.", *filter(None, notes)]))
 
 
 def _note_on_plain_head(final: FinalEvaluation, verdict: Verdict, plain: Trial | None) -> str | None:
@@ -388,11 +392,11 @@ def _note_on_plain_head(final: FinalEvaluation, verdict: Verdict, plain: Trial |
 def _note_on_tfidf(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:
     """Return a sentence if TF-IDF is better than every candidate on validation rows, beyond its standard error.
 
-    The winner and the plain head may have seen more rows than any candidate.
+    The winner and the plain head may have seen more rows than any candidate. Without candidates there is none.
     """
     path = final.directory.reference_predictions(TFIDF)
     best = best_with_training_run(final.study, final.folds)
-    if not path.exists() or best is None or best.best is None:
+    if not path.exists() or best is None or best.best is None or final.trains_at_once:
         return None
     rows, outputs = read_predictions(path)
     truth, problem_type = final.validation_targets[rows], final.task.problem_type

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headhunt.engine.final_evaluation import TRAINING_RUNS, FinalEvaluation, missing
+from headhunt.engine.final_evaluation import FinalEvaluation, missing
 from headhunt.engine.selection import FinalistScores
+from headhunt.engine.time_estimates import TRAINING_RUNS
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import MODEL_INFO, is_model, read_predictions
 from headhunt.run.model_info import read_model_info
@@ -144,7 +145,7 @@ def _requests(final: FinalEvaluation, trials: Sequence[Trial], seed: int, availa
             seed,
             init_seed=final.study.seed_of(trial.number),  # so that the models can be averaged
             out=final.directory.final_model(trial.number, seed),
-            keep_unfinished=final.by_rows,
+            keep_unfinished=final.by_rows or final.trains_at_once,
             **fields,
         )
         requests.append(request)
@@ -162,7 +163,7 @@ def _examples_of_first_runs(final: FinalEvaluation, trials: Sequence[Trial]) -> 
     It is infinite if that is not known, or if they have seen what their specs say.
     """
     found = []
-    for trial in trials if final.grows else ():
+    for trial in trials if final.grows or final.trains_at_once else ():
         with suppress(HeadhuntError):
             info = read_model_info(final.directory.final_model(trial.number, 0) / MODEL_INFO)
             found.append(info.get("examples"))

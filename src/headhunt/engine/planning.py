@@ -13,7 +13,7 @@ from headhunt.run.plan import LEAST_EPOCHS, THREAD_EXPONENT, Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo
-from headhunt.spec import FEW_ROWS, MANY_CLASSES, Space
+from headhunt.spec import MANY_CLASSES, Space
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor
 from headhunt.study.requests import MeasureThroughput, Request
@@ -26,7 +26,7 @@ SAMPLE_EPOCHS = 3.0  # of a candidate that is compared on a sample of the rows
 CANDIDATES = 3.0  # fully trained candidates per worker that the search must have time for
 # With cross-validation, there must be time for so many evaluations with one fold, and then for so many training runs of
 # the winner and of the plain head on all rows.
-FEWEST_RUNS, FEW_RUNS, USUAL_RUNS = (2, 1), (4, 1), (6, 2)
+NO_COMPARISON, FEWEST_RUNS, FEW_RUNS, USUAL_RUNS = (0, 1), (2, 1), (4, 1), (6, 2)
 ENOUGH_EPOCHS = 4.0  # more help less than a second training run: benchmarks/testbed/few_epochs.py and averages.py
 RUNS_FRACTION = 0.8  # of the workers' time, for all of these
 FINAL_FRACTION = 0.55  # of the time after the first model, for the last training runs
@@ -70,14 +70,24 @@ def plan_search(
         HeadhuntError: If the encoder cannot be used.
     """
     space = Space.from_dict(settings.space)
-    candidates = Candidates(space, encoder=settings.encoder, pair=task.pair, max_length=settings.max_length)
+    candidates = Candidates(
+        space,
+        encoder=settings.encoder,
+        pair=task.pair,
+        problem_type=task.problem_type,
+        rows=task.rows["train"],
+        max_length=settings.max_length,
+    )
     request = MeasureThroughput(
         trial=0, spec=candidates.solved()[0], seed=settings.seed, rows=MEASURED_ROWS, seconds=MEASURED_SECONDS
     )
     measured = _run(executor, request)
     rate = float(measured["rows_per_second"]) / float(measured["threads"]) ** THREAD_EXPONENT
     threads = executor.threads_alone or 1
-    plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers, threads=threads)
+    # These need predictions of rows that a candidate was not trained on, or several candidates.
+    several = settings.calibrate or settings.rejection or settings.unlabelled or settings.pretrain or settings.learned
+    known = settings.known_recipes and not several and candidates.best_for_few_rows() is not None
+    plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers, threads=threads, known=known)
     if len(settings.encoders) < 2:
         return plan
     costs = {encoder: relative_cost(encoder, trust_remote_code) for encoder in settings.encoders}
@@ -122,6 +132,7 @@ def make_plan(
     workers: int,
     epochs: float = EPOCHS,
     threads: int = 1,
+    known: bool = False,
 ) -> Plan:
     """Return the plan of a search.
 
@@ -133,6 +144,7 @@ def make_plan(
         workers: Number of workers.
         epochs: Epochs of a candidate, where there is time.
         threads: Threads of a request that runs alone.
+        known: Whether there is a recipe that is known to be the best for so few rows.
     """
     rows = task.rows["train"]
     validation = task.rows.get("validation", 0)
@@ -156,8 +168,11 @@ def make_plan(
         fewest, few, usual = (
             available / _epochs_in_turn(*runs, task.folds, workers) for runs in (FEWEST_RUNS, FEW_RUNS, USUAL_RUNS)
         )
-        # On few rows a known recipe wins in most cases: the time is better spent on its epochs than on more candidates.
-        fitting = max(min(ENOUGH_EPOCHS, fewest if rows <= FEW_ROWS else few), usual)
+        fitting = max(min(ENOUGH_EPOCHS, few), usual)
+        # Few validation rows say little: unless there is time to spare, it is better spent on epochs of a known recipe.
+        most = available / RUNS_FRACTION / _epochs_in_turn(*NO_COMPARISON, task.folds, workers)
+        compares = not known or usual >= epochs or most < LEAST_EPOCHS
+        fitting = fitting if compares else most
         epochs = round(max(LEAST_EPOCHS, min(epochs, fitting)), 2)
         return Plan(
             compared_rows=rows,
@@ -166,8 +181,9 @@ def make_plan(
             first_rows=rows,
             solved_rows=rows,
             epochs=epochs,
-            fine_tuning=fewest >= LEAST_EPOCHS,
-            plain_recipes=2 if few > epochs - 0.01 else 1,
+            fine_tuning=fewest >= LEAST_EPOCHS or not compares,
+            compares=compares,
+            plain_recipes=2 if compares and few > epochs - 0.01 else 1,
             **common,
         )
     examples = (1 - FINAL_FRACTION) * after / CANDIDATES * rate
@@ -205,7 +221,7 @@ def _epochs_in_turn(evaluations: int, last_runs: int, folds: int, workers: int) 
         workers: Number of workers.
     """
     fold = (folds - 1) / folds
-    return max((evaluations * fold + 2 * last_runs) / workers, fold + last_runs)
+    return max((evaluations * fold + 2 * last_runs) / workers, min(1, evaluations) * fold + last_runs)
 
 
 def _rows_to_solve(task: TaskInfo, throughput: float, seconds: float) -> int:

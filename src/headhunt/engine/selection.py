@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import MAXIMUM_MEMBERS, FinalEvaluation
+from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.time_estimates import MAXIMUM_MEMBERS
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import KNOWN, Trial
@@ -173,14 +174,17 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
 
 
 def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
-    """Return the known recipe that is best on other data with as few rows, if there are few and it was trained.
+    """Return the known recipe that is best on other data with as few rows, if there are few and it was evaluated.
 
-    A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py.
+    A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py. So it
+    needs no evaluation where there was no time for it.
     """
     if not final.few_rows:
         return None
-    known = (trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.contrastive)
-    return next((trial for trial in known if final.predictions(trial) is not None), None)
+    known = [trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.contrastive]
+    evaluated = [trial for trial in known if final.predictions(trial) is not None]
+    unevaluated = [trial for trial in known if not trial.results] if final.trains_at_once else []
+    return next(iter(evaluated + unevaluated), None)
 
 
 def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool:

@@ -40,6 +40,8 @@ class Plan:
     """Cost of each of these encoders, relative to the first."""
     fine_tuning: bool = True
     """Whether there is time to train an encoder at all."""
+    compares: bool = True
+    """Whether candidates are evaluated on validation rows. If not, the best known recipe for few rows is trained."""
     rows_per_second: float = 0.0
     """Measured rate of one worker: texts or pairs through the frozen encoder."""
     examples_per_second: float = 0.0
@@ -110,6 +112,9 @@ class Plan:
             solved = f"a head is solved on up to {_about(self.solved_rows)} rows of the frozen encoder"
             return f"{rows}: {solved}; there is no time to train the encoder"
         if not self.samples and self.final_rows >= self.rows:
+            if not self.compares:
+                trained = f"the best known recipe for few rows is trained on all, for up to {self.epochs:.3g} epochs"
+                return f"{rows}: {trained}; a longer search compares it with others"
             if not self.fine_tuning:
                 return f"{rows}: most candidates keep the encoder frozen; there is little time to train it"
             return f"{rows}: candidates are trained on all rows, for up to {self.epochs:.3g} epochs"

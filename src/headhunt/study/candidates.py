@@ -223,6 +223,12 @@ class Candidates:
             seen.add(spec.hash)
             yield spec, params
 
+    def best_for_few_rows(self) -> tuple[Spec, Params] | None:
+        """Return the recipe that is best on other data with few rows; None with more rows, or if it does not apply."""
+        if self.rows > FEW_ROWS:
+            return None
+        return next(((spec, params) for spec, params in self.known_recipes() if spec.recipe.contrastive), None)
+
     def _batch_size(self) -> int:
         """Return the batch size of the plain head, or the first one of the space if it does not have that."""
         plain, leaf = self.plain().recipe.batch_size, self.leaves.get("recipe.batch_size")

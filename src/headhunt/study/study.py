@@ -106,6 +106,8 @@ class Study:
         self.budget = budget or TimeBudget(self.limits.time, clock=clock)
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.plan = plan
+        # A search that is resumed has time to compare.
+        self._compares = plan is None or plan.compares or self.state.ended is not None
         self._by_rows = plan is not None and plan.by_rows
         self.ladder = ladder or (self._default_ladder() if rungs else Ladder((1.0,)))
         self._use_known = known
@@ -271,6 +273,8 @@ class Study:
         if self._interrupted:
             return self._interrupted.popleft()
         self._begin()
+        if not self._compares and all(self.state.trials[each].origin != SOLVED for each in self.state.waiting):
+            return self._add_best_known()
         if self.state.waiting:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
@@ -284,6 +288,17 @@ class Study:
         if self._is_full() or self._exhausted or late or not self._propose():
             return None
         return next(iter(self.state.waiting.items()))
+
+    def _add_best_known(self) -> tuple[int, int] | None:
+        """Record the best known recipe for few rows, and end the search: it is trained by the final evaluation."""
+        if (known := self.candidates.best_for_few_rows()) is None:
+            self._compares = True
+            return self._next()
+        spec, params = known
+        if spec.hash not in self.state.hashes:
+            self._register(spec, spec.hash, params, KNOWN, self._first_rung(spec, KNOWN, len(self.state.trials)))
+        self._too_late = self.budget.search_deadline
+        return None
 
     def _begin(self) -> None:
         """Record the first trials, unless there are others already; a search may be cut off between two of them."""
