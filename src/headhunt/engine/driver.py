@@ -36,7 +36,7 @@ from headhunt.spec import NAMED, Space, Spec
 from headhunt.study.budget import INTERRUPTED_SECONDS, Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import EvaluateTfidf, FitAllRows, PredictTestRows, Request, SaveFirstFold
+from headhunt.study.requests import FitAllRows, PredictTestRows, Request, SaveFirstFold
 from headhunt.study.study import Study
 
 if TYPE_CHECKING:
@@ -377,15 +377,10 @@ class SearchDriver:
     def _request_reference(self, study: Study) -> list[Request]:
         """Request TF-IDF with a linear model once, when the workers have started."""
         predictions = self.directory.reference_predictions(TFIDF)
-        if self._reference_requested or study.state.model is None or self._first:
+        if self._reference_requested or study.state.model is None or self._first or not study.compares:
             return []
         self._reference_requested = True
-        if predictions.exists():
-            return []
-        test = self.directory.test_predictions(TFIDF) if "test" in self.task.rows else None
-        plain, request = study.state.plain, self.final_evaluation(study).request
-        assert plain is not None
-        return [request(EvaluateTfidf, plain, predictions=predictions, test_predictions=test)]
+        return [] if predictions.exists() else [self.final_evaluation(study).reference_request()]
 
     def _folder_of_best(self) -> str:
         assert self._best is not None
@@ -399,6 +394,8 @@ class SearchDriver:
         model = study.state.model
         if model is None or model.folder in self._tested or "test" not in self.task.rows:
             return []
+        if not study.compares:
+            return []  # nor is anything compared: the models that are trained at once come first
         only_solves = study.plan is not None and study.plan.only_solves
         pending = self._requested not in (None, model.folder)
         same = self._best is not None and self._best[1].number == model.trial

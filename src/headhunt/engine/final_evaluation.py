@@ -25,9 +25,10 @@ from headhunt.evaluation import (
 )
 from headhunt.run.directory import Key, is_model, read_predictions
 from headhunt.run.events import DISK
+from headhunt.run.results import TFIDF
 from headhunt.run.state import Outcome, Trial
 from headhunt.run.task import open_task, tested_rows
-from headhunt.study.requests import RepeatPredictions, Request
+from headhunt.study.requests import EvaluateTfidf, RepeatPredictions, Request
 from headhunt.study.runtime_estimates import worker_timeout
 
 JobT = TypeVar("JobT", bound=Request)
@@ -139,6 +140,12 @@ class FinalEvaluation(TimeEstimates):
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             **{**defaults, **fields},
         )
+
+    def reference_request(self) -> EvaluateTfidf:
+        """Return the request to evaluate TF-IDF with a linear model."""
+        predictions = self.directory.reference_predictions(TFIDF)
+        test = self.directory.test_predictions(TFIDF) if "test" in self.task.rows else None
+        return self.request(EvaluateTfidf, self.state.trials[0], predictions=predictions, test_predictions=test)
 
     def repeat_predictions(self, keys: Sequence[Key]) -> list[Request]:
         """Return requests for predictions of trials, by trial and rung, whose files could not be read."""

@@ -6,6 +6,7 @@ what can be claimed. The ledger counts how often the test rows are used.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
@@ -187,13 +188,16 @@ def _predict_test_rows(
     for trial, model in filter(None, chain.from_iterable(zip_longest(*models))):  # in turn: the time may end
         path = final.directory.test_predictions(model.name)
         jobs[model.name] = (final.request(PredictTestRows, trial, model=model, predictions=path), path)
-    best = best_model(final)
+    best, optional = best_model(final), dict(by_fold)
     if best is not None and final.state.plain:
         path = final.directory.test_predictions(best.name)
+        trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
+        job: Job = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
         if path.exists() or not contest.models_of(contest.winner):
             # What is delivered is tested, even if there is no time for a training run on all rows, or for its test.
-            trial = final.state.trials[final.state.model.trial] if final.state.model else final.state.plain
-            jobs[best.name] = (final.request(PredictTestRows, trial, model=best, predictions=path), path)
+            jobs[best.name] = job
+        elif final.trains_at_once:  # the references come last
+            optional |= {best.name: job, TFIDF: (final.reference_request(), final.directory.test_predictions(TFIDF))}
     members = [folds_name(trial) for trial in choice.members]
     if saved and all(name in by_fold for name in members):
         jobs |= {name: by_fold[name] for name in members}
@@ -203,11 +207,13 @@ def _predict_test_rows(
         model = final.directory.ensemble
         jobs[ENSEMBLE] = (final.request(PredictTestRows, choice.members[0], model=model, predictions=path), path)
     final.run(missing(list(jobs.values())), final.before_deadline(1.0))
-    optional = missing(list(by_fold.values()))
-    seconds = sum(final.folds * final.prediction_seconds(final.state.trials[request.trial]) for request in optional)
+    requests = missing(list(optional.values()))
+    passes = [final.folds if isinstance(request, PredictTestRowsByFold) else 1 for request in requests]
+    trials = [final.state.trials[request.trial] for request in requests]
+    seconds = sum(map(operator.mul, passes, map(final.prediction_seconds, trials)))
     if 1.3 * seconds / final.workers + 3.0 <= final.budget.left():
-        final.run(optional, final.before_deadline(1.0))
-    jobs |= by_fold
+        final.run(requests, final.before_deadline(1.0))
+    jobs |= {name: job for name, job in optional.items() if name != TFIDF}
     outputs = {name: read_test_predictions(path) for name, (_, path) in jobs.items() if path.exists()}
     if ENSEMBLE in outputs and choice.decisions.temperature is not None:  # as those of folds, before calibration
         several = final.task.problem_type == "multi_label_classification"

@@ -170,7 +170,8 @@ def make_plan(
         )
         fitting = max(min(ENOUGH_EPOCHS, few), usual)
         # Few validation rows say little: unless there is time to spare, it is better spent on epochs of a known recipe.
-        most = available / RUNS_FRACTION / _epochs_in_turn(*NO_COMPARISON, task.folds, workers)
+        untested = after + test / alone  # the first model is tested last then
+        most = untested * rate / rows / _epochs_in_turn(*NO_COMPARISON, task.folds, workers)
         compares = not known or usual >= epochs or most < LEAST_EPOCHS
         fitting = fitting if compares else most
         epochs = round(max(LEAST_EPOCHS, min(epochs, fitting)), 2)

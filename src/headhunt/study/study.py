@@ -106,8 +106,8 @@ class Study:
         self.budget = budget or TimeBudget(self.limits.time, clock=clock)
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.plan = plan
-        # A search that is resumed has time to compare.
-        self._compares = plan is None or plan.compares or self.state.ended is not None
+        # Whether trials that train are evaluated. A search that is resumed has time for it.
+        self.compares = plan is None or plan.compares or self.state.ended is not None
         self._by_rows = plan is not None and plan.by_rows
         self.ladder = ladder or (self._default_ladder() if rungs else Ladder((1.0,)))
         self._use_known = known
@@ -273,7 +273,7 @@ class Study:
         if self._interrupted:
             return self._interrupted.popleft()
         self._begin()
-        if not self._compares and all(self.state.trials[each].origin != SOLVED for each in self.state.waiting):
+        if not self.compares and all(self.state.trials[each].origin != SOLVED for each in self.state.waiting):
             return self._add_best_known()
         if self.state.waiting:
             # Solved heads take seconds, and decide about the encoder of all others.
@@ -292,7 +292,7 @@ class Study:
     def _add_best_known(self) -> tuple[int, int] | None:
         """Record the best known recipe for few rows, and end the search: it is trained by the final evaluation."""
         if (known := self.candidates.best_for_few_rows()) is None:
-            self._compares = True
+            self.compares = True
             return self._next()
         spec, params = known
         if spec.hash not in self.state.hashes:
