@@ -62,6 +62,14 @@ def test_verdict_sentence_follows_the_interval():
     assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
 
 
+def test_verdict_says_that_a_winner_was_not_tested():
+    plain = replace(TESTED, scores={"plain": TESTED.scores["plain"]})
+    untested = conclude("accuracy", plain, None, "winner", has_winner=True).sentence
+    assert untested.startswith("The winner was not tested in time. The plain head reaches 71.0 % on 1,000 test rows.")
+    untrained = conclude("accuracy", plain, None, "plain", has_winner=True).sentence
+    assert untrained.startswith("The winner could not be trained on all rows in time.")
+
+
 def test_verdict_says_that_an_interval_is_below_zero():
     assert "-6.0 to -2.0 points, which is below zero." in sentence(-0.04, -0.06, -0.02)
 

@@ -12,7 +12,7 @@ from searches import make_task
 from study_toys import VirtualClock, open_study
 
 from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.final_test import _deliver, _predict_test_rows, _with_notes
+from headhunt.engine.final_test import _deliver, _predict_test_rows
 from headhunt.engine.last_training import (
     AGAIN_FRACTION,
     Contest,
@@ -21,6 +21,7 @@ from headhunt.engine.last_training import (
     fit_all_rows,
     score_last_training,
 )
+from headhunt.engine.notes import with_notes
 from headhunt.engine.selection import EnsembleChoice, FinalistScores, choose_by_sample
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import ModelSaved, SearchEnded, TrialAdded, TrialFinished, TrialStarted
@@ -91,6 +92,14 @@ def save_model(final: FinalEvaluation, name: str) -> None:
     folder = final.directory.models / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "headhunt.json").write_text(name)
+
+
+def save_trained(final: FinalEvaluation, number: int, examples: int) -> None:
+    """Write the facts of a model that was trained on all rows."""
+    folder = final.directory.final_model(number, 0)
+    save_model(final, folder.name)
+    facts = {"schema": 1, "problem_type": "regression", "labels": [], "pair": False, "recipe": {}, "spec": {}}
+    (folder / "headhunt.json").write_text(json.dumps({**facts, "examples": examples}))
 
 
 def train_last(final: FinalEvaluation, number: int, right: int) -> None:
@@ -274,15 +283,25 @@ def test_verdict_keeps_the_models_of_the_search(search):
     assert not final.executor.requests and len(final.directory.final_models(0)) == 1
 
 
+@pytest.mark.parametrize(("examples", "again"), [((600, 590), []), ((200, 300), [0, 1]), ((200, 590), [0])])
+def test_training_runs_that_were_short_are_repeated_when_a_search_is_resumed(search, examples, again):
+    """A short search of few rows trains at once, for as many epochs as fit; later sessions evaluate the same trials."""
+    final = search(replace(GROWS, rows=200, final_rows=200, compared_rows=200, folds=3, compares=False), seconds=None)
+    final.task = replace(final.task, rows={"train": 200, "test": 100})
+    for number, count in enumerate(examples):
+        save_trained(final, number, count)
+    assert not final.trains_at_once
+    fit_all_rows(final, final.state.trials[:2], 1, [])
+    assert [request.trial for request in final.executor.requests] == again
+
+
 @pytest.mark.parametrize(("examples", "rows", "epochs"), [((30_000, 28_000), 4000, 7.0), ((2500, 2500), 2500, 1.0)])
 def test_verdict_trains_further_models_with_as_many_examples_as_the_first_ones(search, examples, rows, epochs):
     """Issue: they had the epochs of the comparison on a sample, fewer than the models that they are compared with."""
     final = search(seconds=None)
     for number, count in enumerate(examples):
         train_last(final, number, 9)
-        facts = {"schema": 1, "problem_type": "regression", "labels": [], "pair": False, "recipe": {}, "spec": {}}
-        info = final.directory.final_model(number, 0) / "headhunt.json"
-        info.write_text(json.dumps({**facts, "examples": count}))
+        save_trained(final, number, count)
     fit_all_rows(final, final.state.trials[:2], 2, [])
     assert [(request.trial, request.rows, request.spec.recipe.epochs) for request in final.executor.requests] == [
         (0, rows, epochs),
@@ -357,7 +376,7 @@ def test_tfidf_is_compared_with_the_last_training(search, last, sentence):
     assert math.isclose(np.mean(right == targets), 0.9, abs_tol=0.02)
     winner = final.state.trials[1]
     scores = FinalistScores({} if last is None else {winner.number: [last]})
-    verdict = _with_notes(final, Verdict("winner", "gain", "Done."), Contest(winner, None, {}), scores)
+    verdict = with_notes(final, Verdict("winner", "gain", "Done."), Contest(winner, None, {}), scores)
     assert verdict.sentence.startswith(sentence) and verdict.sentence.count("TF-IDF") == (last is None)
 
 
@@ -375,5 +394,5 @@ def test_gain_over_a_plain_head_with_few_epochs_says_so(search, epochs, claim, n
     plain = final.state.trials[0]
     plain = replace(plain, spec_data=replace(plain.spec, recipe=Recipe(epochs=epochs)).to_dict())
     contest = Contest(final.state.trials[1], plain, {})
-    verdict = _with_notes(final, Verdict("winner", claim, "Done."), contest, FinalistScores({}))
+    verdict = with_notes(final, Verdict("winner", claim, "Done."), contest, FinalistScores({}))
     assert verdict.sentence == f"Done.{note}"

@@ -113,7 +113,7 @@ def test_plan_of_few_rows_compares_nothing_where_that_would_cost_epochs(workers)
 
 @pytest.mark.parametrize(
     ("options", "compares"),
-    [({}, False), ({"calibrate": True}, True), ({"reject": 0.9}, True), ({"pretrain": True}, True)],
+    [({}, False), ({"calibrate": True}, True), ({"reject": 0.9}, True), ({"deliver": "ensemble"}, True)],
 )
 def test_plan_compares_where_an_option_needs_predictions_of_rows_left_out(options, compares):
     measured = Outcome("ok", extra={"rows_per_second": 60.0, "threads": 1})

@@ -68,22 +68,35 @@ def run(folder, requests=None, scores=SOLVED_SCORES, **arguments):
 # --- few rows, no time
 
 
-def test_study_without_time_to_compare_ends_with_the_best_known_recipe(tmp_path):
-    """It is trained on all rows by the final evaluation. A search that is resumed compares it with others."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_study_without_time_to_compare_ends_with_the_best_known_recipe(tmp_path, workers):
+    """It is trained on all rows by the final evaluation. A search that is resumed with more time compares it."""
     requests: list[EvaluateTrial] = []
-    short = {"plan": replace(FOLDS, rows=60, compares=False), "rows": 60, "space": Space.load("default")}
-    study = run(tmp_path, requests, limits=Limits(time=100.0), **short)
-    assert [trial.origin for trial in study.state.trials] == ["plain", "plain", *["solved"] * 3, "known"]
-    assert study.state.ended == "time" and [request.trial for request in requests] == [2, 3, 4]
+    short = {
+        "plan": replace(FOLDS, rows=60, plain_recipes=1, compares=False, seconds=100.0),
+        "rows": 60,
+        "space": Space.load("default"),
+    }
+    executor = ShuffledExecutor(record(requests), workers=workers)
+    study = run(tmp_path, limits=Limits(time=100.0), executor=executor, **short)
+    assert [trial.origin for trial in study.state.trials] == ["plain", *["solved"] * 3, "known"]
+    assert study.state.ended == "time" and {request.trial for request in requests} == {1, 2, 3}
     known = study.state.trials[-1]
     assert known.spec.recipe.contrastive and known.spec.encoder == "middle" and not known.results
-    study = run(tmp_path, requests, limits=Limits(trials=8), **short)
-    assert {request.trial for request in requests} >= {0, 5, 6, 7} and len(study.state.trials) == 8
+    assert (
+        len(run(tmp_path, requests, limits=Limits(time=100.0), **short).state.settled) == 3
+    )  # no more time than before
+    study = run(tmp_path, requests, limits=Limits(trials=7), **short)
+    assert {request.trial for request in requests} == set(range(7)) and len(study.state.trials) == 7
+    requests.clear()
+    run(tmp_path, requests, limits=Limits(time=100.0, trials=8), **short)  # and goes on with that
+    assert 7 in {request.trial for request in requests}
 
 
 def test_study_compares_if_the_space_has_no_recipe_for_few_rows(tmp_path):
     requests: list[EvaluateTrial] = []
-    run(tmp_path, requests, plan=replace(FOLDS, rows=60, compares=False), rows=60, limits=Limits(trials=9))
+    short = replace(FOLDS, rows=60, compares=False, seconds=100.0)
+    run(tmp_path, requests, plan=short, rows=60, limits=Limits(time=100.0, trials=9))
     assert {request.trial for request in requests} == set(range(9))
 
 

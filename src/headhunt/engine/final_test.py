@@ -15,12 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from headhunt.engine.final_evaluation import FinalEvaluation, missing
-from headhunt.engine.last_training import Contest, Job, average_models, best_model, fit_all_rows, score_last_training
+from headhunt.engine.last_training import (
+    Contest,
+    Job,
+    average_models,
+    best_model,
+    fit_all_rows,
+    score_last_training,
+)
+from headhunt.engine.notes import with_notes
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
     best_for_few_rows,
-    best_with_training_run,
     choose_by_sample,
     choose_ensemble,
     choose_winner,
@@ -34,14 +41,10 @@ from headhunt.evaluation import (
     Decisions,
     apply_temperature,
     compare,
-    decision_scores,
-    format_validation_score,
-    measure,
-    standard_error,
 )
 from headhunt.run import schema
 from headhunt.run.costs import candidate_costs
-from headhunt.run.directory import read_predictions, read_test_predictions
+from headhunt.run.directory import read_test_predictions
 from headhunt.run.events import FinalTestRun
 from headhunt.run.results import (
     ENSEMBLE,
@@ -54,10 +57,8 @@ from headhunt.run.results import (
     RungSummary,
     SearchResult,
     TrialSummary,
-    Verdict,
 )
 from headhunt.run.state import State, Trial
-from headhunt.spec import plain as plain_spec
 from headhunt.storage import atomic_directory, copy_directory
 from headhunt.study.requests import (
     JoinModels,
@@ -122,7 +123,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
         seconds=round(final.state.elapsed, 1),
         examples=sum(result.examples for trial in final.state.trials for result in trial.results.values()),
         evaluated_on=final.task.evaluated_on,
-        verdict=_with_notes(final, verdict, contest, scores),
+        verdict=with_notes(final, verdict, contest, scores),
         model=final.directory.model.name if source is not None else None,
         model_from=None if source is None else source.name,
         winner_model=next((path.name for path in contest.candidates_of(winner)), None),
@@ -375,47 +376,6 @@ def _saving_seconds(final: FinalEvaluation, choice: EnsembleChoice) -> float:
 
 class _IncompleteError(Exception):
     """The ensemble could not be saved, in time or within the limits."""
-
-
-def _with_notes(final: FinalEvaluation, verdict: Verdict, contest: Contest, scores: FinalistScores) -> Verdict:
-    """Add what a reader must know to judge the comparison: a plain head trained briefly, and a better simple model."""
-    notes = [_note_on_plain_head(final, verdict, contest.plain), _note_on_tfidf(final, contest, scores)]
-    if not any(notes):
-        return verdict
-    return replace(verdict, sentence=" ".join([f"{verdict.sentence.removesuffix('.')}.", *filter(None, notes)]))
-
-
-def _note_on_plain_head(final: FinalEvaluation, verdict: Verdict, plain: Trial | None) -> str | None:
-    """Return a sentence if a gain is over a plain head that had time for few of its epochs."""
-    if verdict.claim != "gain" or plain is None or final.by_rows:
-        return None
-    epochs, usual = plain.spec.recipe.epochs, plain_spec(plain.spec.encoder, final.task.rows["train"]).recipe.epochs
-    if epochs > usual / 2:
-        return None
-    return f"The plain head had time for {epochs:g} of its usual {usual:g} epochs; a longer search is a fairer test."
-
-
-def _note_on_tfidf(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:
-    """Return a sentence if TF-IDF is better than every candidate on validation rows, beyond its standard error.
-
-    The winner and the plain head may have seen more rows than any candidate. Without candidates there is none.
-    """
-    path = final.directory.reference_predictions(TFIDF)
-    best = best_with_training_run(final.study, final.folds)
-    if not path.exists() or best is None or best.best is None or final.trains_at_once:
-        return None
-    rows, outputs = read_predictions(path)
-    truth, problem_type = final.validation_targets[rows], final.task.problem_type
-    decisions = decision_scores(problem_type, final.metric, outputs, truth)
-    score = measure(problem_type, final.metric, decisions, truth)
-    trained = [mean for trial in contest.trials if (mean := scores.mean(trial)) is not None]
-    if score - standard_error(problem_type, final.metric, decisions, truth) <= max([best.best[1], *trained]):
-        return None
-    return (
-        "TF-IDF with a linear model scores higher on validation rows "
-        f"({format_validation_score(final.metric, score)}); it is not delivered because it is no encoder, but "
-        "scikit-learn fits it in seconds."
-    )
 
 
 def summarise_rungs(state: State, fractions: Sequence[float]) -> tuple[RungSummary, ...]:

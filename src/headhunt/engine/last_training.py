@@ -82,6 +82,7 @@ def fit_all_rows(
         beside: Jobs that can be left out, for workers that have no model to train.
         saving: Seconds to leave for saving an ensemble.
     """
+    _remove_short_runs(final, trials)
     measured = 0.0
     for seed in range(TRAINING_RUNS if training_runs is None else training_runs):
         untrained = _untrained(final, trials, training_runs, seed)
@@ -109,6 +110,21 @@ def fit_all_rows(
         if not models[trial.number] and (solution := saved_solution(final, trial)) is not None:
             models[trial.number] = [solution]
     return models
+
+
+def _remove_short_runs(final: FinalEvaluation, trials: Sequence[Trial]) -> None:
+    """Remove models of an earlier session that had no time for all epochs, if this one has evaluated the trials."""
+    if final.plan is None or final.plan.compares or final.trains_at_once:
+        return
+    for trial in trials:
+        folders = final.directory.final_models(trial.number)
+        complete = 0.98 * final.task.rows["train"] * trial.spec.recipe.epochs  # steps are rounded
+        if all(examples_of_run(folder) >= complete for folder in folders):
+            continue
+        averages = [final.directory.averaged_model(trial.number, count) for count in range(2, len(folders) + 1)]
+        for folder in (*folders, *averages):
+            remove(folder)
+            final.directory.test_predictions(folder.name).unlink(missing_ok=True)
 
 
 def _untrained(final: FinalEvaluation, trials: Sequence[Trial], training_runs: int | None, seed: int) -> list[Trial]:
@@ -162,12 +178,17 @@ def _examples_of_first_runs(final: FinalEvaluation, trials: Sequence[Trial]) -> 
 
     It is infinite if that is not known, or if they have seen what their specs say.
     """
-    found = []
-    for trial in trials if final.grows or final.trains_at_once else ():
-        with suppress(HeadhuntError):
-            info = read_model_info(final.directory.final_model(trial.number, 0) / MODEL_INFO)
-            found.append(info.get("examples"))
-    return min((float(each) for each in found if isinstance(each, int) and each > 0), default=math.inf)
+    trials = trials if final.grows or final.trains_at_once else ()
+    return min((examples_of_run(final.directory.final_model(trial.number, 0)) for trial in trials), default=math.inf)
+
+
+def examples_of_run(folder: Path) -> float:
+    """Return how many examples a saved model has seen; infinite if that is not known."""
+    with suppress(HeadhuntError, OSError):
+        examples = read_model_info(folder / MODEL_INFO).get("examples")
+        if isinstance(examples, int) and examples > 0:
+            return float(examples)
+    return math.inf
 
 
 def average_models(final: FinalEvaluation, models: Mapping[int, list[Path]]) -> dict[int, Path]:

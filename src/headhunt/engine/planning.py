@@ -85,8 +85,9 @@ def plan_search(
     rate = float(measured["rows_per_second"]) / float(measured["threads"]) ** THREAD_EXPONENT
     threads = executor.threads_alone or 1
     # These need predictions of rows that a candidate was not trained on, or several candidates.
-    several = settings.calibrate or settings.rejection or settings.unlabelled or settings.pretrain or settings.learned
-    known = settings.known_recipes and not several and candidates.best_for_few_rows() is not None
+    several = (settings.calibrate, settings.rejection, settings.unlabelled, settings.pretrain, settings.learned)
+    compares = any(several) or settings.deliver == "ensemble"
+    known = settings.known_recipes and not compares and candidates.best_for_few_rows() is not None
     plan = make_plan(task, rate, seconds=settings.time, left=left, workers=workers, threads=threads, known=known)
     if len(settings.encoders) < 2:
         return plan

@@ -86,7 +86,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
     if plain is not None and plain.best and plain.best[0] == final.study.ladder.top:
         scores.setdefault(plain.number, [plain.best[1]])
     result = FinalistScores(scores)
-    if len(finalists) < 2:
+    if len(finalists) < 2 or final.trains_at_once:
         return result
     trials = [final.state.trials[number] for number in scores]
     unfinished = best_with_training_run(final.study, final.folds, {trial.number for trial in final.state.plain_trials})
@@ -177,14 +177,18 @@ def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
     """Return the known recipe that is best on other data with as few rows, if there are few and it was evaluated.
 
     A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py. So it
-    needs no evaluation where there was no time for it.
+    needs no evaluation where there was no time for it, in this session or an earlier one.
     """
     if not final.few_rows:
         return None
     known = [trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.contrastive]
     evaluated = [trial for trial in known if final.predictions(trial) is not None]
-    unevaluated = [trial for trial in known if not trial.results] if final.trains_at_once else []
-    return next(iter(evaluated + unevaluated), None)
+    trained = [
+        trial
+        for trial in known
+        if not trial.results and (final.trains_at_once or final.directory.final_models(trial.number))
+    ]
+    return next(iter(evaluated + trained), None)
 
 
 def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool:

@@ -92,7 +92,8 @@ class TimeEstimates:
         """Estimate the seconds to train a candidate on all rows, from what its trial took."""
         seconds = self.study.full_budget_seconds(trial, trial.best[0]) if trial.best else None
         if seconds is None and self.plan and self.trains_at_once and not trial.is_solved:
-            seconds = trial.spec.recipe.epochs * (self.plan.epoch_seconds() or 0.0)
+            epoch = (self.plan.epoch_seconds() or 0.0) * self.plan.cost_of(trial.spec.encoder)
+            seconds = trial.spec.recipe.epochs * epoch
         return (seconds or 0.0) / max(1, self.folds - 1)
 
     @property

@@ -56,6 +56,8 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     name = names[model]
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
+    if model == PLAIN and delivered == "winner":
+        return f"The winner was not tested in time. {score}. To test it, run: headhunt verdict RUN"
     if model == PLAIN and has_winner:
         return f"The winner could not be trained on all rows in time. {score}. To train it, run: headhunt verdict RUN"
     if model == PLAIN:

@@ -99,7 +99,7 @@ def _opening(found: Facts) -> str:
     numbers = {
         "candidates": f"{run['trials']:,}",
         "search time": format_duration(run["seconds"]),
-        f"validation {run['metric']}": number(winner.get("score")) if winner else None,
+        f"validation {run['metric']}": number(winner["score"]) if winner and winner["score"] is not None else None,
         "gain on test rows": signed(verdict["gain"]) if verdict.get("gain") is not None else None,
         "training rows": f"{found['data']['rows']['train']:,}",
         "delivered": verdict.get("delivered_name"),

@@ -70,8 +70,10 @@ class RunData:
         if self.result is None:
             return self.state.best
         summary = self.result.winner or self.result.plain
-        if summary is None or summary.score is None or summary.trial >= len(self.state.trials):
+        if summary is None or summary.trial >= len(self.state.trials):
             return None
+        if summary.score is None and self.result.winner is None:
+            return None  # a winner without a score was trained at once, on all rows
         return self.state.trials[summary.trial]
 
     @property

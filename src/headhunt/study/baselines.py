@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from headhunt.run.plan import LEAST_EPOCHS, Plan
 from headhunt.run.state import PLAIN, SOLVED, State, Trial
@@ -48,6 +48,10 @@ class Baselines:
         more = plan is not None and plan.by_rows and plan.solved_rows > MORE_ROWS * plan.first_rows
         for spec in self._candidates.solved() if self._solved else ():
             yield spec, SOLVED, 0 if more else self._ladder.top
+
+    def has_solved(self, numbers: Iterable[int]) -> bool:
+        """Return whether one of these trials is a solved head."""
+        return any(self._state().trials[number].origin == SOLVED for number in numbers)
 
     def next_alone(self, *, one_machine: bool) -> tuple[int, int] | None:
         """Return the solved head that is solved with more rows before anything else, and its rung, if there is one.

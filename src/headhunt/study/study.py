@@ -106,8 +106,9 @@ class Study:
         self.budget = budget or TimeBudget(self.limits.time, clock=clock)
         self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
         self.plan = plan
-        # Whether trials that train are evaluated. A search that is resumed has time for it.
-        self.compares = plan is None or plan.compares or self.state.ended is not None
+        # Whether trials that train are evaluated. A search that is resumed with more time does so from then on.
+        evaluated = any(trial.attempts for trial in self.state.trials if not trial.is_solved)
+        self.compares = plan is None or plan.compares or evaluated or self.budget.left() > (plan.seconds or 0.0)
         self._by_rows = plan is not None and plan.by_rows
         self.ladder = ladder or (self._default_ladder() if rungs else Ladder((1.0,)))
         self._use_known = known
@@ -273,8 +274,8 @@ class Study:
         if self._interrupted:
             return self._interrupted.popleft()
         self._begin()
-        if not self.compares and all(self.state.trials[each].origin != SOLVED for each in self.state.waiting):
-            return self._add_best_known()
+        if not self.compares and not self._baselines.has_solved(self.state.waiting):
+            return None if self._baselines.has_solved(self.state.running) else self._add_best_known()
         if self.state.waiting:
             # Solved heads take seconds, and decide about the encoder of all others.
             number = min(self.state.waiting, key=lambda each: (self.state.trials[each].origin != SOLVED, each))
