@@ -283,6 +283,19 @@ def test_verdict_keeps_the_models_of_the_search(search):
     assert not final.executor.requests and len(final.directory.final_models(0)) == 1
 
 
+def test_training_at_once_has_fewer_epochs_with_an_encoder_that_costs_more(search):
+    common = {"rows": 200, "final_rows": 200, "compared_rows": 200, "folds": 3, "compares": False}
+    final = search(replace(GROWS, **common, encoders=("small", "toy"), costs=(1.0, 3.0)), seconds=None)
+    final.task = replace(final.task, rows={"train": 200, "test": 100})
+    for trial in final.state.trials[:2]:
+        trial.results.clear()
+    assert final.trains_at_once
+    tuned = final.state.trials[1]
+    assert final.training_seconds(tuned) == pytest.approx(3.0 * 3.0 * 200 / 50.0)
+    _, spec = final.last_training([tuned], 30.0)[1]
+    assert 1.0 < spec.recipe.epochs < tuned.spec.recipe.epochs
+
+
 @pytest.mark.parametrize(("examples", "again"), [((600, 590), []), ((200, 300), [0, 1]), ((200, 590), [0])])
 def test_training_runs_that_were_short_are_repeated_when_a_search_is_resumed(search, examples, again):
     """A short search of few rows trains at once, for as many epochs as fit; later sessions evaluate the same trials."""
