@@ -23,10 +23,14 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import shutil
 import sys
 import tempfile
+import threading
+import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -249,14 +253,25 @@ class Scoreboard:
         command = [sys.executable, "-m", "headhunt.cli", "search", str(train), "--test", str(test)]
         command += ["--problem-type", setting.problem_type, "--metric", setting.metric]
         command += ["--encoder", ",".join(encoders), "--time", f"{setting.seconds}s", "--seed", str(cell.draw)]
-        code, _, seconds, output = run_command([*command, "--json", "--out", str(folder / "run")], setting.seconds)
-        model = RunDirectory(folder / "run").model
+        directory = RunDirectory(folder / "run")
+        with keep_models(directory, folder / "models") as kept:
+            code, _, seconds, output = run_command([*command, "--json", "--out", str(directory.path)], setting.seconds)
         row: dict[str, Any] = {"seconds": round(seconds, 1), "exit": code}
-        if code or not model.exists():
+        result = directory.read_result()
+        if code or result is None or not directory.model.exists():
             print(output[-3000:], flush=True)
             return row
+        verdict = result.verdict
+        row |= {"claim": verdict.claim, "gain": verdict.gain, "low": verdict.low, "high": verdict.high}
         task = Task.load(train, test=test, problem_type=setting.problem_type)  # type: ignore[arg-type]
-        return row | score(setting, delivered_predictions(model, task), task.splits["test"].targets, task.labels)
+        targets = task.splits["test"].targets
+        scores = [
+            score(setting, delivered_predictions(model, task), targets, task.labels)
+            for model in (*(model for _, model in kept), directory.model)
+        ]
+        times = [*(at for at, _ in kept), seconds]
+        curve = [[round(at, 1), found["score"]] for at, found in zip(times, scores, strict=True)]
+        return row | {"curve": curve} | scores[-1]
 
     def _run_peer(self, cell: Cell, setting: Setting, train: Path, test: Path, folder: Path) -> dict[str, Any]:
         peer, out = PEERS[cell.tool], folder / "result.json"
@@ -289,6 +304,39 @@ class Scoreboard:
             names = [str(number) for number in range(int(targets.max()) + 1)]
             return row | score(setting, np.asarray(result["predictions"]), targets, names)
         return row | {"score": accuracy if setting.metric == "accuracy" else None}
+
+
+@contextmanager
+def keep_models(run: RunDirectory, folder: Path) -> Iterator[list[tuple[float, Path]]]:
+    """Copy every model that a search has as its best so far; yield them, with the seconds since the start of the block.
+
+    The models are scored after the search, so that it takes no time of the search.
+    """
+    kept: list[tuple[float, Path]] = []
+    ended, started = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        last = ""
+        while not ended.wait(0.2):
+            copy = folder / str(len(kept))
+            try:
+                target = str((run.path / "best").readlink())
+                if target == last:
+                    continue
+                shutil.copytree(run.path / target, copy, copy_function=os.link)
+            except (OSError, shutil.Error):  # not there yet, or being removed
+                shutil.rmtree(copy, ignore_errors=True)
+                continue
+            kept.append((time.monotonic() - started, copy))
+            last = target
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield kept
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def read_accuracy(found: Any) -> float:

@@ -29,6 +29,7 @@ from headhunt.report.svg import (
 
 Row = dict[str, Any]
 SAMPLES = 10_000
+REACHED = "hf_optuna"
 LEAST_PAIRS = 5  # for an interval: a bootstrap of fewer is far too narrow
 TABLES = {"same": "Same encoder", "own": "Own choice of encoder"}
 TITLES = {HEADHUNT: "Headhunt"} | {name: peer.title for name, peer in PEERS.items()}
@@ -49,11 +50,45 @@ def summarize(log: Path) -> dict[str, Any]:
             lines += [f"## {title}", "", *format_table(members, result[table]), ""]
             each = ", ".join(f"{setting} {gain:+.1f}" for setting, gain in best["settings"].items())
             lines += [f"Headhunt minus the best tool of each setting: {best['mean']:+.1f} on average ({each}).", ""]
+    reached = seconds_to_reach(rows)
+    if reached:
+        each = ", ".join(f"{name} {text_of(seconds)}" for name, seconds in reached["settings"].items())
+        lines += [
+            f"Headhunt has a model with the final score of {TITLES[REACHED]} after {text_of(reached['median'])} "
+            f"(median of the settings; mean over draws: {each}).",
+            "",
+        ]
     text = "\n".join(lines)
     print(text)
     log.with_suffix(".md").write_text(text, encoding="utf-8")
     log.with_suffix(".svg").write_text(draw_chart(rows), encoding="utf-8")
-    return {"cells": len(rows), "tables": result, "over_best": over_best}
+    return {"cells": len(rows), "tables": result, "over_best": over_best, "reached": reached}
+
+
+def seconds_to_reach(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the seconds after which Headhunt has a model with the final score of the other tool, same encoder.
+
+    It is the first model from which on every model has at least that score; without one, there is no number.
+    """
+    cells = {(row["tool"], row["setting"], row["draw"]): row for row in rows if row["table"] == "same"}
+    settings: dict[str, list[float]] = {}
+    for (tool, setting, draw), row in cells.items():
+        ours = cells.get((HEADHUNT, setting, draw), {})
+        if tool == REACHED and row["score"] is not None and "curve" in ours:
+            late = [at for at, score in ours["curve"] if score < row["score"]]
+            after = [at for at, _ in ours["curve"] if not late or at > late[-1]]
+            settings.setdefault(setting, []).append(after[0] if after else float("inf"))
+    means = {name: float(np.mean(each)) for name, each in settings.items()}
+    if not means:
+        return {}
+    numbers = {name: round(mean, 1) if np.isfinite(mean) else None for name, mean in means.items()}
+    median = float(np.median(list(means.values())))
+    return {"median": round(median, 1) if np.isfinite(median) else None, "settings": numbers}
+
+
+def text_of(seconds: float | None) -> str:
+    """Return seconds as text."""
+    return "never" if seconds is None else f"{seconds:.0f} s"
 
 
 def compare(rows: Sequence[Row]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import time
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
@@ -104,3 +106,39 @@ def test_summary_compares_the_cells_that_both_have(tmp_path, capsys):
     log.write_text("".join(json.dumps(each) + "\n" for each in rows + more))
     setfit = summary.summarize(log)["tables"]["same"]["setfit"]
     assert setfit["pairs"] == 5 and setfit["low"] <= setfit["difference"] <= setfit["high"]
+
+
+def test_time_to_reach_another_tool_is_that_of_the_first_model_that_stays_ahead():
+    facts = {"table": "same", "draw": 10}
+    rows = [
+        {**facts, "tool": "hf_optuna", "setting": "sst", "score": 0.8},
+        {
+            **facts,
+            "tool": "headhunt",
+            "setting": "sst",
+            "curve": [[9.0, 0.7], [12.0, 0.82], [30.0, 0.79], [40.0, 0.85]],
+        },
+        {**facts, "tool": "hf_optuna", "setting": "mrpc", "score": 0.7},
+        {**facts, "tool": "headhunt", "setting": "mrpc", "curve": [[11.0, 0.75], [200.0, 0.76]]},
+        {**facts, "tool": "hf_optuna", "setting": "trec6", "score": 0.9},
+        {**facts, "tool": "headhunt", "setting": "trec6", "curve": [[10.0, 0.8], [250.0, 0.89]]},
+    ]
+    reached = summary.seconds_to_reach(rows)
+    assert reached == {"median": 40.0, "settings": {"sst": 40.0, "mrpc": 11.0, "trec6": None}}
+    assert summary.seconds_to_reach(rows[:1]) == {}
+
+
+def test_models_of_a_search_are_kept_with_their_times(tmp_path):
+    run = scoreboard.RunDirectory(tmp_path / "run")
+    with scoreboard.keep_models(run, tmp_path / "kept") as kept:
+        for count, name in enumerate(("first", "second"), 1):
+            (run.models / name).mkdir(parents=True)
+            (run.models / name / "config.json").write_text(name)
+            run.link_best(name)
+            deadline = time.monotonic() + 20
+            while len(kept) < count:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            shutil.rmtree(run.models / name)
+    assert [(path / "config.json").read_text() for _, path in kept] == ["first", "second"]
+    assert 0 < kept[0][0] < kept[1][0]

@@ -411,8 +411,17 @@ def test_rules_for_one_fold_choose_between_the_complete_candidate_and_the_others
 
 def test_recipes_for_few_epochs_are_compared_on_equal_sets():
     records = [
-        {"set": name, "start": start, "epochs": 2.0, "rate": 1e-4, "test": test}
+        {"set": name, "start": start, "epochs": 2.0, "rate": 1e-4, "batch": 32, "test": test}
         for name, start, test in (("cr", "random", 80.0), ("cr", "solved", 84.0), ("mpqa", "random", 10.0))
     ]
     variant = few_epochs.summarize(records)["variants"]["2 epochs, 0.0001"]
     assert variant["sets"] == ["cr"] and variant["mean"] == {"random": 80.0, "solved": 84.0}
+
+
+def test_batch_sizes_are_compared_with_the_largest_one():
+    records = [
+        {"set": name, "start": "random", "epochs": 4.0, "rate": 1e-4, "batch": size, "test": test}
+        for name, size, test in (("cr", 32, 80.0), ("cr", 8, 84.0), ("mpqa", 32, 85.0), ("mpqa", 8, 86.0))
+    ]
+    sizes = few_epochs.summarize(records)["batch_sizes"]
+    assert list(sizes) == ["32", "8"] and sizes["8"]["gain"] == 2.5 and sizes["8"]["standard_error"] == 1.5

@@ -1,7 +1,8 @@
-"""Measure which known recipe and learning rate are best when there is time for few epochs only.
+"""Measure which known recipe, learning rate and batch size are best when there is time for few epochs only.
 
 The first two known recipes differ in the start of the head: random weights, or the solution for the frozen encoder.
 They are trained on all rows of a tuning set, for few epochs, with several learning rates, and predict its test rows.
+The first one is trained with several batch sizes.
 Each training run is a line of the `.jsonl` file beside the result, and is not repeated.
 
     python benchmarks/testbed/few_epochs.py --data DIR --encoder DIR --out benchmarks/results/testbed_few_epochs.json
@@ -25,7 +26,9 @@ SET_NAMES = ("mpqa", "clinc30", "cr")
 STARTS = ("random", "solved")
 VARIANTS = ((2.0, 1e-4), (4.0, 1e-4), (4.0, 2e-4), (4.0, 4e-4))
 """Epochs and learning rate."""
-KEY = ("set", "start", "epochs", "rate")
+BATCH_SIZES = (32, 16, 8)
+BATCH_SETS = ("mpqa", "clinc30", "cr", "subj", "umsab_en")
+KEY = ("set", "start", "epochs", "rate", "batch")
 
 
 def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
     chosen = SETS[job["set"]]
     item = [each for each in list_specs(chosen.pair) if each.origin == "known"][STARTS.index(job["start"])]
     spec = with_encoder(item.with_epochs(job["epochs"]).spec, job["encoder"])
-    spec = replace(spec, recipe=replace(spec.recipe, learning_rate=job["rate"]))
+    spec = replace(spec, recipe=replace(spec.recipe, learning_rate=job["rate"], batch_size=job["batch"]))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         drawn = draw_set(chosen, Path(job["data"]), folder / "rows", job["rows"], job["test_rows"])
@@ -65,13 +68,34 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the test scores by epochs, rate and start, and their mean over the sets that all starts have."""
     scores: dict[tuple[float, float], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
-        scores[record["epochs"], record["rate"]][record["start"]][record["set"]] = record["test"]
+        if record["batch"] == BATCH_SIZES[0]:
+            scores[record["epochs"], record["rate"]][record["start"]][record["set"]] = record["test"]
     result: dict[str, Any] = {}
     for (epochs, rate), starts in sorted(scores.items()):
         common = sorted(set.intersection(*(set(by_set) for by_set in starts.values())))
         means = {start: round(float(np.mean([by_set[name] for name in common])), 2) for start, by_set in starts.items()}
         result[f"{epochs:g} epochs, {rate:g}"] = {"sets": common, "mean": means if common else {}, "scores": starts}
-    return {"training_runs": len(records), "variants": result}
+    return {"training_runs": len(records), "variants": result, "batch_sizes": compare_batch_sizes(records)}
+
+
+def compare_batch_sizes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean test score by set and batch size, and the mean difference to the first one."""
+    epochs, rate = VARIANTS[1]
+    chosen = [
+        record for record in records if (record["start"], record["epochs"], record["rate"]) == ("random", epochs, rate)
+    ]
+    scores = {(record["set"], record["batch"]): record["test"] for record in chosen}
+    result: dict[str, Any] = {}
+    for size in BATCH_SIZES:
+        pairs = {key: (score, scores[key[0], BATCH_SIZES[0]]) for key, score in scores.items() if key[1] == size}
+        if not pairs:
+            continue
+        gains = np.array([first - second for first, second in pairs.values()])
+        by_set = {key[0]: pair[0] for key, pair in sorted(pairs.items())}
+        error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else None
+        result[str(size)] = {"runs": len(gains), "gain": round(float(gains.mean()), 2), "sets": by_set}
+        result[str(size)]["standard_error"] = None if error is None else round(error, 2)
+    return result
 
 
 def main() -> None:
@@ -82,9 +106,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": ROWS, "test_rows": 0}
-    cells = [(name, start, *variant) for variant in VARIANTS for name in args.sets for start in STARTS]
+    cells = [(name, start, *variant, 32) for variant in VARIANTS for name in args.sets for start in STARTS]
+    cells += [(name, "random", *VARIANTS[1], size) for name in BATCH_SETS for size in BATCH_SIZES]
+    cells = list(dict.fromkeys(cells))
     if args.quick:
-        cells, common = [("mpqa", "random", 1.0, 1e-4)], {**common, "rows": 60, "test_rows": 30}
+        cells, common = [("mpqa", "random", 1.0, 1e-4, 32)], {**common, "rows": 60, "test_rows": 30}
     jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells]
     finish(args, summarize(run_jobs(args, measure_cell, jobs, KEY)))
 

@@ -42,8 +42,20 @@ RECIPES: dict[str, dict[str, Any]] = {
     "contrastive, batch 8, 3 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 3.0},
     "contrastive, batch 8, 2 epochs": {**SOLVED_START, "contrastive": 1.0, "batch_size": 8, "epochs": 2.0},
 }
+MORE_ROWS: dict[str, dict[str, Any]] = {
+    "solved": {},
+    "random start, 4 epochs": {"epochs": 4.0, "batch_size": 32},
+    "random start, batch 16, 4 epochs": {"epochs": 4.0, "batch_size": 16},
+    "solved start, 4 epochs": {**SOLVED_START, "epochs": 4.0, "batch_size": 32},
+    "contrastive, random start, 4 epochs": {"contrastive": 1.0, "epochs": 4.0, "batch_size": 32},
+    "contrastive, random start, batch 16, 4 epochs": {"contrastive": 1.0, "epochs": 4.0, "batch_size": 16},
+    "contrastive, 4 epochs": {**SOLVED_START, "contrastive": 1.0, "epochs": 4.0, "batch_size": 32},
+    "contrastive, batch 16, 4 epochs": {**SOLVED_START, "contrastive": 1.0, "epochs": 4.0, "batch_size": 16},
+}
+"""Recipes for more than 200 rows."""
 """Recipes by name, with the fields that differ from the plain head or from fine-tuning with a random start."""
 TEST_ROWS = 400
+FEW = 100  # rows per class
 KEY = ("set", "shots", "draw", "recipe")
 
 
@@ -75,10 +87,10 @@ def make_spec(name: str, encoder: str, rows: int) -> Any:
         return solved(encoder)
     if name.startswith("plain"):
         spec = plain(encoder, rows, recipe=int(name != "plain"))
-        return replace(spec, recipe=replace(spec.recipe, **RECIPES[name]))
+        return replace(spec, recipe=replace(spec.recipe, **(RECIPES | MORE_ROWS)[name]))
     base = plain(encoder, rows)
     tuned = replace(base.recipe, freeze="embeddings", layer_decay=0.95, standardize=True, head_lr_multiplier=5.0)
-    return replace(base, head=Head(pooling="mean"), recipe=replace(tuned, **RECIPES[name]))
+    return replace(base, head=Head(pooling="mean"), recipe=replace(tuned, **(RECIPES | MORE_ROWS)[name]))
 
 
 def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +127,7 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for shots, recipes in sorted(scores.items()):
         found = result[f"{shots} per class"] = {}
-        for recipe in RECIPES:
+        for recipe in RECIPES | MORE_ROWS:
             cells, solved = recipes.get(recipe, {}), recipes.get("solved", {})
             gains = np.array([cells[key] - solved[key] for key in cells if key in solved])
             if not len(gains):
@@ -124,12 +136,12 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 name: np.mean([cells[key] for key in cells if key[0] == name])
                 for name in sorted({key[0] for key in cells})
             }
-            error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else float("nan")
+            error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else None
             found[recipe] = {
                 "draws": len(gains),
                 "mean": round(float(np.mean(list(cells.values()))), 2),
                 "over_solved": round(float(gains.mean()), 2),
-                "standard_error": round(float(error), 2),
+                "standard_error": None if error is None else round(float(error), 2),
                 "sets": {name: round(float(mean), 2) for name, mean in by_set.items()},
             }
     return {"training_runs": len(records), "rows": result}
@@ -150,7 +162,7 @@ def main() -> None:
         for shots in args.shots
         for draw in range(args.draws)
         for name in args.sets
-        for recipe in RECIPES
+        for recipe in (RECIPES if shots < FEW else MORE_ROWS)
     ]
     if args.quick:
         cells = [("mpqa", 8, 0, "solved"), ("mpqa", 8, 0, "contrastive, batch 8, 5 epochs")]

@@ -174,7 +174,7 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
 
 
 def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
-    """Return the known recipe that is best on other data with as few rows, if there are few and it was evaluated.
+    """Return the known recipe that is best on other data with few rows; None with more rows, or without it.
 
     A few dozen validation rows say less about candidates than other data does: benchmarks/testbed/few_shot.py. So it
     needs no evaluation where there was no time for it, in this session or an earlier one.
