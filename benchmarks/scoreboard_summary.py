@@ -16,6 +16,7 @@ from anytime_summary import show
 from scoreboard import HEADHUNT, PEERS, SETTINGS, read_rows
 
 from headhunt.report.svg import (
+    Scale,
     coordinate,
     draw_grid_x,
     draw_grid_y,
@@ -68,15 +69,17 @@ def summarize(log: Path) -> dict[str, Any]:
 def seconds_to_reach(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the seconds after which Headhunt has a model with the final score of the other tool, same encoder.
 
-    It is the first model from which on every model has at least that score; without one, there is no number.
+    It is the first model from which on every model has at least that score; without one, there is no number. A search
+    whose models were not kept counts with its end.
     """
     cells = {(row["tool"], row["setting"], row["draw"]): row for row in rows if row["table"] == "same"}
     settings: dict[str, list[float]] = {}
     for (tool, setting, draw), row in cells.items():
         ours = cells.get((HEADHUNT, setting, draw), {})
-        if tool == REACHED and row["score"] is not None and "curve" in ours:
-            late = [at for at, score in ours["curve"] if score < row["score"]]
-            after = [at for at, _ in ours["curve"] if not late or at > late[-1]]
+        if tool == REACHED and row["score"] is not None and ours.get("score") is not None:
+            curve = ours.get("curve") or [(ours["seconds"], ours["score"])]
+            late = [at for at, score in curve if score < row["score"]]
+            after = [at for at, _ in curve if not late or at > late[-1]]
             settings.setdefault(setting, []).append(after[0] if after else float("inf"))
     means = {name: float(np.mean(each)) for name, each in settings.items()}
     if not means:
@@ -176,7 +179,7 @@ def draw_chart(rows: Sequence[Row]) -> str:
         x, y = 24 + place % 3 * 230, height + 20 + place // 3 * 20
         body += [_mark("same", x, y, COLOURS[tool]), draw_text(x + 12, y + 4, TITLES[tool], "label")]
     height += 20 * -(-len(tools) // 3) + 20
-    note = "large: mean of the draws; small: each draw"
+    note = "large: mean of the draws; small: each draw; line: the best model of a search so far"
     if any(row["table"] == "own" for row in rows):
         note += "; filled: same encoder; open: own choice"
     body.append(draw_text(20, height + 4, note, "label"))
@@ -192,7 +195,7 @@ def draw_chart(rows: Sequence[Row]) -> str:
 def _draw_panel(name: str, rows: Sequence[Row], wide: float, high: float) -> str:
     title = draw_text(52, 20, f"{name}: {SETTINGS[name].metric}", "title")
     left, right, top, bottom = 52.0, wide - 14, 36.0, high - 50
-    levels, y = make_axis(*padded_range([100 * row["score"] for row in rows]), bottom, top, 4)
+    levels, y = make_axis(*padded_range([100 * score for row in rows for score in _scores(row)]), bottom, top, 4)
     end = max(SETTINGS[name].seconds, *(row["seconds"] for row in rows))
     x = linear_scale(0, end * 1.04, left, right)
     step = 100 if end > 120 else 20
@@ -204,10 +207,27 @@ def _draw_panel(name: str, rows: Sequence[Row], wide: float, high: float) -> str
             members = [row for row in rows if (row["table"], row["tool"]) == (table, tool)]
             places = [(row["seconds"], 100 * row["score"]) for row in members]
             parts += [_mark(table, x(at), y(score), COLOURS[tool], 2.5) for at, score in places if len(places) > 1]
+            parts += [
+                _steps(row["curve"], x, y, COLOURS[tool]) for row in members if "curve" in row and table == "same"
+            ]
             if places:
                 at, score = np.mean(places, axis=0)
                 parts.append(_mark(table, x(float(at)), y(float(score)), COLOURS[tool]))
     return "".join(parts)
+
+
+def _scores(row: Row) -> list[float]:
+    curve = row.get("curve", ()) if row["table"] == "same" else ()
+    return [row["score"], *(score for _, score in curve)]
+
+
+def _steps(curve: Sequence[tuple[float, float]], x: Scale, y: Scale, colour: str) -> str:
+    """Return a line of the score of the best model at every time."""
+    parts = [
+        f"{'H' if place else 'M'}{coordinate(x(at))}{'V' if place else ' '}{coordinate(y(100 * score))}"
+        for place, (at, score) in enumerate(curve)
+    ]
+    return f'<path d="{"".join(parts)}" fill="none" stroke="{colour}" stroke-opacity="0.6"/>'
 
 
 def _mark(table: str, x: float, y: float, colour: str, radius: float = 5.0) -> str:

@@ -109,23 +109,23 @@ def test_summary_compares_the_cells_that_both_have(tmp_path, capsys):
 
 
 def test_time_to_reach_another_tool_is_that_of_the_first_model_that_stays_ahead():
-    facts = {"table": "same", "draw": 10}
+    def row(tool, setting, score, **facts):
+        return {"table": "same", "tool": tool, "setting": setting, "draw": 10, "score": score, **facts}
+
     rows = [
-        {**facts, "tool": "hf_optuna", "setting": "sst", "score": 0.8},
-        {
-            **facts,
-            "tool": "headhunt",
-            "setting": "sst",
-            "curve": [[9.0, 0.7], [12.0, 0.82], [30.0, 0.79], [40.0, 0.85]],
-        },
-        {**facts, "tool": "hf_optuna", "setting": "mrpc", "score": 0.7},
-        {**facts, "tool": "headhunt", "setting": "mrpc", "curve": [[11.0, 0.75], [200.0, 0.76]]},
-        {**facts, "tool": "hf_optuna", "setting": "trec6", "score": 0.9},
-        {**facts, "tool": "headhunt", "setting": "trec6", "curve": [[10.0, 0.8], [250.0, 0.89]]},
+        row("hf_optuna", "sst", 0.8),
+        row("headhunt", "sst", 0.85, curve=[[9.0, 0.7], [12.0, 0.82], [30.0, 0.79], [40.0, 0.85]]),
+        row("hf_optuna", "mrpc", 0.7),
+        row("headhunt", "mrpc", 0.76, curve=[[11.0, 0.75], [200.0, 0.76]]),
+        row("hf_optuna", "trec6", 0.9),
+        row("headhunt", "trec6", 0.89, curve=[[10.0, 0.8], [250.0, 0.89]]),
     ]
     reached = summary.seconds_to_reach(rows)
     assert reached == {"median": 40.0, "settings": {"sst": 40.0, "mrpc": 11.0, "trec6": None}}
     assert summary.seconds_to_reach(rows[:1]) == {}
+    del rows[3]["curve"]  # its models were not kept: the end counts
+    rows[3]["seconds"] = 220.0
+    assert summary.seconds_to_reach(rows)["settings"]["mrpc"] == 220.0
 
 
 def test_models_of_a_search_are_kept_with_their_times(tmp_path):

@@ -1,0 +1,186 @@
+"""Compare all strategies on the space `paper`, with one search each in the same time.
+
+Every search has 500 rows of a tuning set, the same seed and the same rungs, and no known recipes. The solved head and
+the plain head are part of each search, and do not count as proposals. A search is a line of the `.jsonl` file beside
+the result, and is not repeated; a table and a chart are written beside it.
+
+    python benchmarks/testbed/paper_space.py --data DIR --encoder DIR --out benchmarks/results/paper_space.json
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sets import SETS, draw_set
+
+from headhunt.report.svg import (
+    coordinate,
+    draw_grid_x,
+    draw_grid_y,
+    draw_svg,
+    draw_text,
+    linear_scale,
+    make_axis,
+    padded_range,
+    read_asset,
+)
+from headhunt.run.state import KNOWN, PLAIN, SOLVED, State
+from headhunt.study.registry import STRATEGIES
+
+KEY = ("set", "strategy", "seed", "limit_s")
+COLOURS = ("#0b7a75", "#2563eb", "#d97706", "#6b7280", "#be123c", "#7c3aed", "#65a30d", "#0891b2")
+
+
+def measure_search(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a search and return its counts and scores, and the best score of its proposals over time."""
+    from anytime import run_command
+
+    from headhunt.run.directory import RunDirectory
+    from headhunt.run.ledger import read_state
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        drawn = draw_set(SETS[job["set"]], Path(job["data"]), folder, job["rows"])
+        command = [sys.executable, "-m", "headhunt.cli", "search", str(drawn.train), "--test", str(drawn.test)]
+        command += ["--problem-type", SETS[job["set"]].problem_type, "--encoder", job["encoder"], "--space", "paper"]
+        command += ["--strategy", job["strategy"], "--no-known-recipes", "--seed", str(job["seed"])]
+        command += ["--time", f"{job['limit_s']}s", "--out", str(folder / "run")]
+        code, _, seconds, output = run_command(command, job["limit_s"])
+        directory = RunDirectory(folder / "run")
+        result = directory.read_result()
+        if code or result is None:
+            raise RuntimeError(f"{job}: exit code {code}\n{output[-3000:]}")
+        state = read_state(directory)
+        scores = (
+            {name: round(each[result.metric].value, 4) for name, each in result.test.scores.items()}
+            if result.test
+            else {}
+        )
+    return {
+        **{name: job[name] for name in KEY},
+        "seconds": round(seconds, 1),
+        "proposals": sum(is_proposal(trial.origin) for trial in state.trials),
+        "results": sum(is_proposal(state.trials[number].origin) for number, _ in state.settled),
+        "curve": best_over_time(state),
+        "solved": best_of(state, SOLVED),
+        "plain": best_of(state, PLAIN),
+        "test": scores,
+    }
+
+
+def is_proposal(origin: str) -> bool:
+    """Return whether a trial was proposed by the strategy."""
+    return origin not in (PLAIN, SOLVED, KNOWN)
+
+
+def best_over_time(state: State) -> list[tuple[float, float]]:
+    """Return each improvement of the best score of fully evaluated proposals, with its time in seconds."""
+    top = max((rung for _, rung in state.settled), default=0)
+    curve: list[tuple[float, float]] = []
+    for (number, rung), at in zip(state.settled, state.times, strict=True):
+        trial = state.trials[number]
+        score = trial.results[rung].score
+        if is_proposal(trial.origin) and rung == top and score is not None and (not curve or score > curve[-1][1]):
+            curve.append((round(at, 1), round(score, 4)))
+    return curve
+
+
+def best_of(state: State, origin: str) -> float | None:
+    """Return the best score of the trials of an origin."""
+    scores = [trial.best[1] for trial in state.trials if trial.origin == origin and trial.best]
+    return round(max(scores), 4) if scores else None
+
+
+def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the records by strategy, with the best score of the proposals."""
+    result: dict[str, Any] = {}
+    for name in STRATEGIES:
+        for record in records:
+            if record["strategy"] == name:
+                best = record["curve"][-1][1] if record["curve"] else None
+                facts = {key: record[key] for key in ("seconds", "proposals", "results", "solved", "plain", "test")}
+                result[name] = {"best_proposal": best, **facts}
+    return {"searches": len(records), "strategies": result}
+
+
+def format_table(result: Mapping[str, Any]) -> str:
+    """Return a Markdown table of the strategies."""
+    heads = ["strategy", "proposals", "results", "best proposal", "solved head", "plain head"]
+    heads += ["test, winner", "test, plain head"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, facts in result["strategies"].items():
+        test = facts["test"]
+        scores = [facts["best_proposal"], facts["solved"], facts["plain"], test.get("winner"), test.get("plain")]
+        cells = ["–" if score is None else f"{100 * score:.1f}" for score in scores]
+        lines.append(f"| {name} | {facts['proposals']} | {facts['results']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_chart(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return an SVG of the best score of the proposals over time, a line per strategy."""
+    wide, high, left, right, top, bottom = 640, 380, 60.0, 520.0, 40.0, 330.0
+    scores = [100 * score for record in records for _, score in record["curve"]]
+    solved = next((record["solved"] for record in records if record["solved"]), None)
+    levels, y = make_axis(*padded_range([*scores, *([100 * solved] if solved else [])]), bottom, top, 5)
+    end = max(record["limit_s"] for record in records)
+    x = linear_scale(0, end, left, right)
+    ticks = [(float(second), str(second)) for second in range(0, int(end) + 1, 60)]
+    body = [draw_text(left, 22, "Best validation score of the proposals", "title"), draw_grid_y(levels, y, left, right)]
+    body += [
+        draw_grid_x(ticks, x, top, bottom, lines=False),
+        draw_text((left + right) / 2, bottom + 36, "seconds", "label"),
+    ]
+    if solved:
+        line = coordinate(y(100 * solved))
+        body.append(f'<path d="M{left:g} {line}H{right:g}" stroke="#888" stroke-dasharray="4 4"/>')
+        body.append(draw_text(left + 4, y(100 * solved) - 5, "solved head", "label"))
+    for place, (name, colour) in enumerate(zip(STRATEGIES, COLOURS, strict=True)):
+        record = next((each for each in records if each["strategy"] == name), None)
+        if record is None:
+            continue
+        steps = "".join(
+            f"{'H' if order else 'M'}{coordinate(x(at))}{'V' if order else ' '}{coordinate(y(100 * score))}"
+            for order, (at, score) in enumerate(record["curve"])
+        )
+        if steps:
+            body.append(f'<path d="{steps}H{coordinate(right)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        height = top + 18 * place
+        body.append(f'<rect x="{right + 16:g}" y="{height - 6:g}" width="14" height="4" fill="{colour}"/>')
+        body.append(draw_text(right + 36, height, name, "label"))
+    # A picture in a page cannot follow its theme, so the colours are those of the light one.
+    colours = "--paper:#fff;--ink:#1d2327;--quiet:#5d666c;--grid:#e9ebe7;--faint:#b9c0c0;--sans:system-ui,sans-serif"
+    style = f"<style>svg{{{colours}}}{read_asset('charts.css')}</style>"
+    parts = [style, '<rect width="100%" height="100%" fill="#fff"/>', *body]
+    drawing = draw_svg(wide, high, "Best validation score against seconds, by strategy.", parts)
+    return drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
+
+
+def main() -> None:
+    from measure import encoder_folder, finish, options, run_jobs
+
+    parser = options(__doc__)
+    parser.add_argument("--set", default="mpqa", choices=list(SETS), help="tuning set")
+    parser.add_argument("--seconds", type=int, default=180, help="time limit of each search")
+    parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES), choices=list(STRATEGIES))
+    args = parser.parse_args()
+    args.workers = 1  # one search at a time
+    common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": 500}
+    cells = [(args.set, name, 0, args.seconds) for name in args.strategies]
+    if args.quick:
+        cells, common = [(args.set, "random", 0, 40)], {**common, "rows": 60}
+    jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells]
+    records = run_jobs(args, measure_search, jobs, KEY)
+    result = summarize(records)
+    if args.out:
+        args.out.with_suffix(".md").write_text(format_table(result), encoding="utf-8")
+        args.out.with_suffix(".svg").write_text(draw_chart(records), encoding="utf-8")
+    print(format_table(result))
+    finish(args, result)
+
+
+if __name__ == "__main__":
+    main()
