@@ -30,7 +30,7 @@ from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Score
 from headhunt.predictor import Predictor
 from headhunt.run.directory import MODEL_INFO, RunDirectory, read_test_predictions, write_arrays
-from headhunt.run.events import TrialAdded, TrialFinished, TrialStarted
+from headhunt.run.events import ModelSaved, TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.plan import Plan
 from headhunt.run.results import TestResult, Verdict
 from headhunt.run.state import Outcome
@@ -195,6 +195,24 @@ def test_winner_that_the_plain_head_beats_has_a_score(finalists):
     final, scores = finalists(FakeWorkers({}), TimeBudget(None)), FinalistScores({0: [0.9]})
     winner = choose_winner(final, scores)
     assert winner.number == 1 and scores.mean(winner) == 0.8 < scores.mean(final.state.plain)
+
+
+def test_candidate_that_cannot_be_trained_in_time_wins_only_without_another(finalists, monkeypatch):
+    """Issue: a candidate of a larger encoder, found late, won, and could not be trained: there was no verdict."""
+    final = finalists(FakeWorkers({}), TimeBudget(60))
+    _, first, second = final.state.trials
+    scores = FinalistScores({1: [0.8], 2: [0.7]})
+    seconds = {0: 5.0, 1: 100.0, 2: 10.0}
+    monkeypatch.setattr(FinalEvaluation, "training_seconds", lambda self, trial: seconds[trial.number])
+    assert not final.has_time_for(first) and final.has_time_for(second)
+    assert choose_winner(final, scores) is second
+    seconds[2] = 100.0
+    assert choose_winner(final, scores) is first
+    seconds[1] = 30.0
+    assert choose_winner(final, scores) is first
+    seconds |= {1: 100.0, 2: 10.0}
+    final.study.ledger.append(ModelSaved(1, "000001-1"))  # what is on disk can be delivered
+    assert choose_winner(final, scores) is first
 
 
 def test_finalists_are_not_evaluated_again_without_time(finalists):

@@ -144,19 +144,22 @@ def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | Non
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
     A trial with fewer folds wins if it is better on the rows that both have predicted. With few rows, the known recipe
-    that is best on other data wins unless another is clearly better. A winner that is no finalist, because the plain
-    head is better than all, is added to the scores.
+    that is best on other data wins unless another is clearly better. One that cannot be trained on all rows in time
+    wins only if there is no other. A winner that is no finalist, because the plain head is better than all, is added to
+    the scores.
     """
-    winner, known = _best_candidate(final, scores), best_for_few_rows(final)
-    if known is not None and winner is not None and known.number not in scores.collapsed:
+    excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
+    slow = {trial.number for trial in final.state.trials if trial.best and not final.has_time_for(trial)}
+    winner = _best_candidate(final, scores, excluded | slow) or _best_candidate(final, scores, excluded)
+    known = best_for_few_rows(final)
+    if known is not None and winner is not None and known.number not in scores.collapsed | slow:
         winner = winner if _clearly_better(final, winner, known) else known
     if winner is not None and winner.best is not None:
         scores.by_trial.setdefault(winner.number, [winner.best[1]])
     return winner
 
 
-def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
-    excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
+def _best_candidate(final: FinalEvaluation, scores: FinalistScores, excluded: Collection[int]) -> Trial | None:
     finalists = [final.state.trials[number] for number in scores.by_trial if number not in excluded]
     if not finalists:
         finalists = [trial for trial in final.fully_evaluated() if trial.number not in excluded][:1]
@@ -168,7 +171,7 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores) -> Trial | N
     if winner is None or winner.best is None:
         return best_with_training_run(final.study, final.folds, excluded)
     complete = [trial.number for trial in final.state.trials if trial.best and trial.best[0] >= winner.best[0]]
-    best = best_with_training_run(final.study, final.folds, excluded.union(complete))
+    best = best_with_training_run(final.study, final.folds, {*excluded, *complete})
     common = scores_on_common_rows(final, best, winner) if best is not None else None
     return best if common is not None and common[0] > common[1] else winner
 

@@ -96,6 +96,19 @@ class TimeEstimates:
             seconds = trial.spec.recipe.epochs * epoch
         return (seconds or 0.0) / max(1, self.folds - 1)
 
+    def has_time_for(self, trial: Trial) -> bool:
+        """Return whether a candidate can be trained on all rows in the time that is left, or has a saved model."""
+        saved = self.state.model is not None and self.state.model.trial == trial.number
+        if self.budget.deadline is None or self.by_rows or self.trains_at_once or trial.is_solved or saved:
+            return True
+        if self.directory.final_models(trial.number):
+            return True
+        trials = [trial, *([self.state.plain] if self.state.plain else [])]
+        training = [self.training_seconds(each) for each in trials]
+        left = self.budget.left()
+        testing = min(self.closing_seconds(trials, 1) + 3.0, 0.5 * left)  # as the last training leaves for it
+        return max(*training, sum(training) / self.workers) <= left - testing - 2.0
+
     @property
     def by_rows(self) -> bool:
         """True if candidates were compared on samples of rows, so that the last training may see more of them."""
