@@ -164,7 +164,7 @@ def main() -> None:
 
     parser = options(__doc__)
     parser.add_argument("--set", default="mpqa", choices=list(SETS), help="tuning set")
-    parser.add_argument("--seconds", type=int, default=180, help="time limit of each search")
+    parser.add_argument("--seconds", type=int, default=1800, help="time limit of each search")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES), choices=list(STRATEGIES))
     args = parser.parse_args()
     args.workers = 1  # one search at a time
