@@ -4,11 +4,15 @@ Every search has 500 rows of a tuning set, the same seed and the same rungs, and
 the plain head are part of each search, and do not count as proposals. A search is a line of the `.jsonl` file beside
 the result, and is not repeated; a table and a chart are written beside it.
 
+With `--frozen`, the encoder is frozen in all proposals. They take seconds, so that a short search has dozens of them.
+
     python benchmarks/testbed/paper_space.py --data DIR --encoder DIR --out benchmarks/results/paper_space.json
+    python benchmarks/testbed/paper_space.py --data DIR --frozen --seconds 150 --out paper_frozen.json
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,9 +33,11 @@ from headhunt.report.svg import (
     read_asset,
 )
 from headhunt.run.state import KNOWN, PLAIN, SOLVED, State
+from headhunt.spec import Space
+from headhunt.spec.space import paper
 from headhunt.study.registry import STRATEGIES
 
-KEY = ("set", "strategy", "seed", "limit_s")
+KEY = ("set", "frozen", "strategy", "seed", "limit_s")
 COLOURS = ("#0b7a75", "#2563eb", "#d97706", "#6b7280", "#be123c", "#7c3aed", "#65a30d", "#0891b2")
 
 
@@ -44,9 +50,11 @@ def measure_search(job: Mapping[str, Any]) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        space = folder / "space.json"
+        space.write_text(json.dumps(make_space(job["frozen"]).to_dict()), encoding="utf-8")
         drawn = draw_set(SETS[job["set"]], Path(job["data"]), folder, job["rows"])
         command = [sys.executable, "-m", "headhunt.cli", "search", str(drawn.train), "--test", str(drawn.test)]
-        command += ["--problem-type", SETS[job["set"]].problem_type, "--encoder", job["encoder"], "--space", "paper"]
+        command += ["--problem-type", SETS[job["set"]].problem_type, "--encoder", job["encoder"], "--space", str(space)]
         command += ["--strategy", job["strategy"], "--no-known-recipes", "--seed", str(job["seed"])]
         command += ["--time", f"{job['limit_s']}s", "--out", str(folder / "run")]
         code, _, seconds, output = run_command(command, job["limit_s"])
@@ -70,6 +78,15 @@ def measure_search(job: Mapping[str, Any]) -> dict[str, Any]:
         "plain": best_of(state, PLAIN),
         "test": scores,
     }
+
+
+def make_space(frozen: bool) -> Space:
+    """Return the space of the paper, on request without proposals that train the encoder."""
+    space = paper()
+    if not frozen:
+        return space
+    data = space.to_dict()
+    return Space.from_dict({**data, "recipe": {**data["recipe"], "freeze": "all"}})
 
 
 def is_proposal(origin: str) -> bool:
@@ -164,14 +181,15 @@ def main() -> None:
 
     parser = options(__doc__)
     parser.add_argument("--set", default="mpqa", choices=list(SETS), help="tuning set")
+    parser.add_argument("--frozen", action="store_true", help="freeze the encoder in all proposals")
     parser.add_argument("--seconds", type=int, default=1800, help="time limit of each search")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES), choices=list(STRATEGIES))
     args = parser.parse_args()
     args.workers = 1  # one search at a time
     common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": 500}
-    cells = [(args.set, name, 0, args.seconds) for name in args.strategies]
+    cells = [(args.set, args.frozen, name, 0, args.seconds) for name in args.strategies]
     if args.quick:
-        cells, common = [(args.set, "random", 0, 40)], {**common, "rows": 60}
+        cells, common = [(args.set, True, "random", 0, 40)], {**common, "rows": 60}
     jobs = [{**common, **dict(zip(KEY, cell, strict=True))} for cell in cells]
     records = run_jobs(args, measure_search, jobs, KEY)
     result = summarize(records)
