@@ -186,7 +186,7 @@ def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cach
     result = collect.run_job(collect.Job("subj", item), settings)
     assert result.entry is not None and result.entry.complete
     assert [round(rung.fraction, 2) for rung in result.entry.rungs] == [0.11, 0.33, 0.67, 1.0]
-    assert all(rung.gflops and rung.gflops > 0.1 for rung in result.entry.rungs)
+    assert all(rung.training_gflops and rung.training_gflops > 0.1 for rung in result.entry.rungs)
     assert result.arrays["out_of_fold"].shape == (60, 2) and result.arrays["test"].shape == (3, 30, 2)
     made = table.SetTable(result.info, {}, result.shared).with_entry(result.entry, result.arrays)
     assert made.score(item.hash) == pytest.approx(result.entry.rungs[-1].score, abs=0.02)
@@ -196,9 +196,12 @@ def test_run_job_evaluates_a_candidate_as_a_search_does(data, encoders, own_cach
     assert refit.arrays["refit"].shape == (30, 2)
 
 
-def test_costs_are_those_of_a_machine_with_the_speed_of_the_reference(made_up, items):
+@pytest.mark.parametrize(
+    "speed", [{"gflops": table.REFERENCE_GFLOPS / 2}, {"training_gflops": table.REFERENCE_TRAINING_GFLOPS / 2}]
+)
+def test_costs_are_those_of_a_machine_with_the_speed_of_the_reference(made_up, items, speed):
     entry = made_up.entries[items[4].hash]
-    slow = replace(entry, rungs=tuple(replace(rung, gflops=table.REFERENCE_GFLOPS / 2) for rung in entry.rungs))
+    slow = replace(entry, rungs=tuple(replace(rung, **speed) for rung in entry.rungs))
     slower = made_up.with_entry(slow, {})
     assert slower.seconds(entry.spec) == pytest.approx([each / 2 for each in made_up.seconds(entry.spec)])
 

@@ -180,7 +180,7 @@ def _evaluate(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry, di
 
 def _time(runner: Any, request: Any) -> Rung:
     """Run one rung and return its outcome and times; an error is an outcome too."""
-    speed = machine_gflops()
+    speed = training_gflops()
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
         outcome = runner.run(request)
@@ -194,21 +194,30 @@ def _time(runner: Any, request: Any) -> Rung:
         score=score,
         seconds=round(seconds, 3),
         cpu_seconds=round(cpu_seconds, 3),
-        gflops=round((speed + machine_gflops()) / 2, 1),
+        training_gflops=round((speed + training_gflops()) / 2, 1),
         training_seconds=extra.get("training_seconds"),
         message=str(extra.get("message", "")),
     )
 
 
-def machine_gflops(products: int = 100) -> float:
-    """Return the speed of matrix products of the size of a layer: machines that are shared change theirs."""
+def training_gflops(steps: int = 12) -> float:
+    """Return the speed of training one layer of the encoder: shared machines change theirs, and some have bfloat16."""
     import torch
+    from transformers import BertConfig, BertModel
 
-    rows, weights = torch.ones(1024, 384), torch.ones(384, 1536)
-    began = time.process_time()
-    for _ in range(products):
-        rows @ weights
-    return products * 2 * rows.numel() * weights.shape[1] / max(1e-6, time.process_time() - began) / 1e9
+    from headhunt.training.device import autocast
+    from headhunt.training.dropout import quick_dropout
+
+    config = BertConfig(vocab_size=2, hidden_size=384, num_hidden_layers=1, intermediate_size=1536)
+    device, tokens = torch.device("cpu"), torch.zeros(32, 32, dtype=torch.long)
+    with torch.random.fork_rng(devices=[]):
+        model = BertModel(config, add_pooling_layer=False).train()
+        began = time.process_time()
+        with quick_dropout(model, device), autocast(device, "auto"):
+            for _ in range(steps):
+                model(tokens).last_hidden_state.float().sum().backward()
+    weights = sum(parameter.numel() for parameter in model.encoder.parameters())
+    return 6 * steps * tokens.numel() * weights / max(1e-6, time.process_time() - began) / 1e9
 
 
 def _refit(runner: Any, key: str, spec: Any, folder: Path) -> tuple[Entry | None, dict[str, np.ndarray]]:

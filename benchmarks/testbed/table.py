@@ -24,6 +24,7 @@ from headhunt.storage import atomic_file, write_json
 SCHEMA = 1
 SPECS, CALIBRATION = "specs.json", "calibration.json"
 REFERENCE_GFLOPS = 160.0  # of the machine on which the first results were collected
+REFERENCE_TRAINING_GFLOPS = 190.0  # on which candidates take as long as on that machine
 KINDS = {False: "one_text", True: "pair"}
 LEAST_PROBABILITY = 1e-4  # so that a probability that float16 rounds to 0 does not decide a log loss
 
@@ -45,11 +46,15 @@ class Rung:
     """Wall-clock seconds of its training steps alone."""
     message: str = ""
     gflops: float | None = None
-    """Speed of the machine in matrix products of one thread, before and after this step; None if not measured."""
+    """Speed of the machine in matrix products of one thread, before and after this step; in earlier results only."""
+    training_gflops: float | None = None
+    """Speed of training a layer of the encoder with one thread, before and after this step; None if not measured."""
 
     @property
     def speed(self) -> float:
         """Speed of the machine relative to the reference; 1 if it was not measured."""
+        if self.training_gflops is not None:
+            return self.training_gflops / REFERENCE_TRAINING_GFLOPS
         return 1.0 if self.gflops is None else self.gflops / REFERENCE_GFLOPS
 
     @property
