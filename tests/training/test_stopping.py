@@ -58,10 +58,10 @@ def test_hold_out_keeps_a_row_of_every_class_and_leaves_few_rows_alone():
 
 
 def test_weights_of_the_best_epoch_are_kept(encoders):
-    training = open_training(encoders(), replace(NOISY, epochs=5))
+    training = open_training(encoders(), replace(NOISY, epochs=7))
     assert len(training.tokens) == len(training.targets) == 40 and len(training.held_out.tokens) == 20
     scores, found = [], []
-    for _ in training.reports(5):
+    for _ in training.reports(7):
         scores.append(training.held_out._measure(training.model, "fp32"))
         training._set_modes()
         found.append(weights(training))

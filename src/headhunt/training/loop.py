@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from headhunt.training.optim import LowRank, freeze, module_below_trained, optim
 from headhunt.training.stopping import HeldOut, hold_out
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
+from headhunt.training.used_tokens import UsedTokens
 
 SCHEMA = 1
 CHECKPOINT = "training.safetensors"
@@ -107,6 +109,7 @@ class Training:
         lowest = recipe.freeze if isinstance(recipe.freeze, int) else 0
         self.low_rank = LowRank(model, recipe.lora, lowest) if recipe.lora else None
         self.optimiser = optimiser(model, recipe)
+        self.used_tokens = self._find_used_tokens()
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         heads = heads_of(model) if recipe.standardize else []
         self.standardizers = [Standardizer(head, model.device) for head in heads]
@@ -157,7 +160,10 @@ class Training:
         self._set_modes()
         started, losses = time.perf_counter(), []
         try:
-            with quick_dropout(self.model, self.device):
+            with (
+                quick_dropout(self.model, self.device),
+                self.used_tokens.replace() if self.used_tokens else nullcontext(),
+            ):
                 for batches in self._batches(last):
                     losses.append(self._step(batches, perturbation))
                     self.step += 1
@@ -177,6 +183,18 @@ class Training:
             for hook in (perturbation, self._contrast):
                 if hook is not None:
                     hook.remove()
+
+    def _find_used_tokens(self) -> UsedTokens | None:
+        """Let the optimiser train the embeddings of the tokens that occur, in place of all."""
+        used = UsedTokens.find(self.model, self.tokens) if isinstance(self.tokens, Tokens) else None
+        if used is not None:
+            for group in self.optimiser.param_groups:
+                group["params"] = [used.rows if each is used.table.weight else each for each in group["params"]]
+        return used
+
+    def _write_used_tokens(self) -> None:
+        if self.used_tokens is not None:
+            self.used_tokens.write()
 
     def _find_contrast(self) -> Contrast | None:
         """Return the contrastive loss, if the recipe has one and it applies to the task and the head."""
@@ -205,6 +223,7 @@ class Training:
             self._set_modes()
         if self.step == self.steps:
             held_out.copy_best_to(self._trained_by_name() | self._buffers())
+            self._write_used_tokens()
 
     def perturbation(self) -> Perturbation:
         """Return a new perturbation of the input of the lowest trained layer, for SMART."""
@@ -256,6 +275,7 @@ class Training:
         torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
+        self._write_used_tokens()
         return total
 
     def _share(self, part: np.ndarray, rows: np.ndarray) -> float:
@@ -338,6 +358,8 @@ class Training:
         if position["schema"] != SCHEMA or position["identity"] != self._identity():
             raise ModelError(f"{path} must be a checkpoint of the same recipe, seed and rows; it is of another run.")
         tensors = load_file(path)
+        if self.used_tokens is not None:
+            tensors = self.used_tokens.select(tensors)
         with torch.no_grad():
             for name, value in self._buffers().items():
                 value.copy_(tensors[f"buffer/{name}"])
@@ -347,6 +369,7 @@ class Training:
                 if moments:
                     state = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in moments}
                     self.optimiser.state[parameter] = state
+        self._write_used_tokens()
         if self.held_out is not None and "held_out" in position:
             names = self._trained_by_name() | self._buffers()
             best = {name: tensors[f"best/{name}"] for name in names if f"best/{name}" in tensors}
@@ -355,7 +378,10 @@ class Training:
 
     def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:
         trained = set(map(id, self.trained))  # a layer that is not unfrozen yet has no gradient, but will be trained
-        return {name: p for name, p in self.model.named_parameters() if id(p) in trained}
+        named = dict(self.model.named_parameters())
+        if self.used_tokens is not None:
+            named[self.used_tokens.name] = self.used_tokens.rows
+        return {name: p for name, p in named.items() if id(p) in trained}
 
     def _buffers(self) -> dict[str, Tensor]:
         """Return the state of a head that is not learned by gradients."""

@@ -49,6 +49,9 @@ class MaskedTraining(Training):
         self._special = np.unique(tokenizer.all_special_ids)
         self._vocabulary = min(len(tokenizer), model.base_model.get_input_embeddings().num_embeddings)
 
+    def _find_used_tokens(self) -> None:
+        """Train the complete table: random tokens replace some, and the output layer reads it too."""
+
     def _step(self, batches: list[np.ndarray], perturbation: Perturbation | None) -> Tensor:
         if not (self._new_head and self.step < HEAD_FIRST * self.steps):
             return super()._step(batches, perturbation)
