@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks" / "testbed"
 sys.path += [str(FOLDER), str(FOLDER.parent)]
 sets, specs, table, collect, replay, rank = map(import_module, ("sets", "specs", "table", "collect", "replay", "rank"))
 portfolio, weight_sharing, ensemble_size = map(import_module, ("portfolio", "weight_sharing", "ensemble_size"))
-averages, one_fold, few_epochs = map(import_module, ("averages", "one_fold", "few_epochs"))
+averages, one_fold, few_epochs, claims = map(import_module, ("averages", "one_fold", "few_epochs", "claims"))
 
 ROWS, TEST_ROWS = 210, 60  # more rows than the recipes for few rows are for
 
@@ -390,6 +390,19 @@ def test_ensembles_of_more_members_are_compared_with_the_best_candidate(made_up)
     assert result["best candidate"]["members"] == 1 and result["best candidate"]["gain"] == [0, 0, 0]
     assert [result[f"at least {least}"]["members"] >= least for least in ensemble_size.MIN_MEMBERS] == [True] * 5
     assert all(0 <= rule["score"] <= 100 for rule in result.values())
+
+
+def test_claimed_gains_are_checked_on_the_other_half_of_the_test_rows(made_up, items):
+    result = claims.simulate(made_up, items, searches=20, candidates=6)
+    assert (
+        result["claims"] > 5 and result["claimed"] == result["claims"] / 20 and result["held"] >= 0.8 * result["claims"]
+    )
+    assert result["mean_claimed_gain"] > 5 and result["mean_gain_on_other_rows"] > 5
+    plain = next(item.hash for item in items if item.origin == "plain")
+    same = {f"{item.hash}.test": made_up.arrays[f"{plain}.test"] for item in items}
+    level = replace(made_up, arrays=dict(made_up.arrays) | same)
+    assert claims.simulate(level, items, searches=20, candidates=6)["claims"] == 0
+    assert claims.simulate(made_up, items[:6], searches=20, candidates=6) is None
 
 
 def test_averages_are_compared_with_single_training_runs_on_all_rows():
