@@ -22,7 +22,7 @@ from table import SetTable, Table
 
 BUDGETS = (60.0, 150.0, 300.0, 600.0, 1200.0)
 """Seconds of all workers together."""
-LEAST_CANDIDATES = 20
+LEAST_CANDIDATES = 12
 SIZE = 8
 ORDERS = 200  # random orders
 
