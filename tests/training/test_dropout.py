@@ -1,6 +1,7 @@
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from conftest import FAMILIES
+from transformers import AutoModel, BertConfig, BertModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from headhunt.training import dropout
@@ -69,3 +70,17 @@ def test_a_model_on_a_cpu_is_trained_with_it_and_left_as_it_was(monkeypatch: pyt
     assert model.config._attn_implementation == "sdpa"
     assert torch.equal(model(ids, mask).last_hidden_state, predicted)
     assert len(rates) == 8  # none of it while predicting
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_computes_the_same_but_for_dropout(encoders, monkeypatch, family):
+    monkeypatch.setattr(dropout, "_drop", lambda x, rate: x)
+    model = AutoModel.from_pretrained(encoders(family)).eval()
+    ids = torch.randint(5, 20, (3, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = mask[2, 1:] = 0
+    expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    model.train()
+    with quick_dropout(model, CPU):
+        found = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-4, atol=1e-5)
