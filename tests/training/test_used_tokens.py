@@ -13,6 +13,7 @@ from headhunt.data import Task
 from headhunt.engine.assembly import prepare
 from headhunt.modeling.architecture import Head
 from headhunt.spec import Recipe, Spec
+from headhunt.training.dropout import quick_dropout
 from headhunt.training.loop import CHECKPOINT
 from headhunt.training.used_tokens import UsedTokens
 
@@ -115,3 +116,12 @@ def test_frozen_embeddings_and_large_vocabularies_are_left_as_they_are(encoders,
     assert open_training(encoders(), replace(RECIPE, freeze="embeddings")).used_tokens is None
     monkeypatch.setattr("headhunt.training.used_tokens.LARGEST_SHARE", 0.0)
     assert open_training(encoders()).used_tokens is None
+
+
+def test_encoders_with_their_own_code_are_left_as_they_are(encoders, monkeypatch):
+    training = open_training(encoders())
+    model, device = training.model, torch.device("cpu")
+    monkeypatch.setattr(type(model.base_model), "__module__", "transformers_modules.encoder.modeling")
+    assert UsedTokens.find(model, training.tokens) is None
+    with quick_dropout(model, device):
+        assert model.base_model.config._attn_implementation == "sdpa"

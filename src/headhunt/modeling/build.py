@@ -383,8 +383,12 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
 
 def embeddings_of(model: PreTrainedModel) -> list[nn.Module]:
     """Return the modules between token ids and the input of the first layer."""
-    encoder = model.base_model
-    return [module for name, module in encoder.named_children() if "embed" in name]
+    return [module for name, module in model.base_model.named_children() if "embed" in name]
+
+
+def has_own_code(model: nn.Module) -> bool:
+    """Return whether the code of a model came with its folder, not with a library."""
+    return type(model).__module__.startswith("transformers_modules")
 
 
 def heads_of(model: PreTrainedModel) -> list[HeadModule]:

@@ -16,7 +16,7 @@ from headhunt.run.state import Trial
 
 TUNED, FROZEN, SOLVED, BUILT = "tuned", "frozen", "solved", "built"
 WINDOW = 101  # number of latest results that an estimate uses
-EMBEDDINGS_COST = 0.4  # relative to all layers: the optimizer updates the complete vocabulary
+EMBEDDINGS_COST = 0.4  # relative to all layers, with the complete vocabulary; less if few of its tokens occur
 HEAD_COST = 0.03  # relative to all layers
 SMART_FACTOR = 2.8  # relative to training without SMART
 WINDOWS_FACTOR = 4.0  # windows, of which a text has at most eight, relative to cutting texts

@@ -21,6 +21,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from headhunt.modeling.build import has_own_code
+
 QUICK_ATTENTION = "sdpa_with_quick_dropout"
 
 
@@ -29,7 +31,9 @@ def quick_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Replace the dropout layers and the attention of a model on a CPU within the context."""
     on_cpu = device.type == "cpu"
     layers = [module for module in model.modules() if type(module) is nn.Dropout] if on_cpu else []
-    parts = [module for module in model.modules() if isinstance(module, PreTrainedModel)] if on_cpu else []
+    # An encoder with its own code may know the usual names of attention only.
+    parts = [each for each in model.modules() if isinstance(each, PreTrainedModel)] if on_cpu else []
+    parts = [] if any(map(has_own_code, parts)) else parts
     # A model and its encoder may share a configuration.
     configs = {id(part.config): part.config for part in parts if part.config._attn_implementation == "sdpa"}.values()
     for layer in layers:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from headhunt.modeling.build import has_own_code
 from headhunt.training.tokens import Tokens
 
 LARGEST_SHARE = 0.75  # of the table; above it, nothing is saved
@@ -49,7 +50,12 @@ class UsedTokens:
 
     @classmethod
     def find(cls, model: PreTrainedModel, tokens: Tokens) -> UsedTokens | None:
-        """Return the used rows of a model's table; None if they are not trained, too many, or used in another place."""
+        """Return the used rows of a model's table; None if they are not trained, too many, or used in another place.
+
+        An encoder that comes with its own code may read its table in any way, so nothing is replaced.
+        """
+        if has_own_code(model.base_model):
+            return None
         table, special = model.base_model.get_input_embeddings(), tokens.special
         if type(table) is not nn.Embedding or not table.weight.requires_grad or table.max_norm is not None:
             return None
