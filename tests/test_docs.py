@@ -81,6 +81,7 @@ def test_readme_fits_a_person_in_a_hurry():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+@pytest.mark.slow
 def test_sharing_examples_run(encoders, tmp_path):
     assert "## Limitations" in run_examples("docs/sharing.md", encoders(), tmp_path)
     page = (ROOT / "docs/sharing.md").read_text()
@@ -94,12 +95,14 @@ def test_python_examples_run(encoders, tmp_path):
     assert run_examples("docs/python.md", encoders(), tmp_path).split() == ["(2,)", "<U4", "(1,", "2)"]
 
 
+@pytest.mark.slow
 def test_corpus_example_runs(encoders, tmp_path):
     printed = run_examples("docs/corpus.md", encoders(), tmp_path)
     assert "3 2 {'no text': 1}" in printed
     assert "{'id': 'b', 'row': 2, 'label': None, 'problem': 'no text'}" in printed
 
 
+@pytest.mark.slow
 def test_onnx_examples_run(encoders, tmp_path):
     from headhunt.delivery.onnx.export import export
 

@@ -83,6 +83,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_fit_ctrl_c_exits_130_and_leaves_no_files(encoders, tmp_path):
     data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
     (tmp_path / "spec.json").write_text(json.dumps({"recipe": {"epochs": 1000, "batch_size": 1}}))

@@ -328,6 +328,7 @@ def test_search_ctrl_c_once_ends_with_the_best_model_so_far(tmp_path, encoders):
     assert headhunt.resume(tmp_path / "run", time="3s").state.ended == "time"
 
 
+@pytest.mark.slow
 def test_search_ctrl_c_twice_stops_at_once_and_can_be_resumed(tmp_path, encoders):
     process = start_search(tmp_path, encoders())
     process.send_signal(signal.SIGINT)

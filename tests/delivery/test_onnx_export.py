@@ -384,6 +384,7 @@ def test_int8_keeps_the_output_layer_of_a_solved_head(exported, name, tmp_path):
     assert done.int8.int8 > 0.8
 
 
+@pytest.mark.slow
 def test_int8_reads_every_window(exported, tmp_path):
     predictor, folder, _ = exported("windows")
     texts = [" ".join(np.random.default_rng(i).choice(WORDS, 2 * i + 1)) for i in range(30)]

@@ -29,6 +29,7 @@ from headhunt.errors import HeadhuntError
 pytest.importorskip("fastapi")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_ray_serve_predicts_as_the_model_does(exports, tmp_path):
     """Run `serve run` as a user does, on a Ray of its own."""

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification
 import headhunt
 from headhunt import Search
 from headhunt.engine import driver as driver_module
+from headhunt.engine.best_model import BestModel
 from headhunt.engine.driver import Resources, SearchDriver
 from headhunt.engine.earlier_runs import learn
 from headhunt.engine.profiling import OverLimitError
@@ -23,7 +24,7 @@ from headhunt.engine.trial_runner import TrialRunner
 from headhunt.errors import HeadhuntError
 from headhunt.report import write as write_report
 from headhunt.run.clock import steady_time
-from headhunt.run.events import STOPPED, ModelSaved
+from headhunt.run.events import STOPPED, ModelSaved, TrialFinished, decode
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.schema import RunError
 from headhunt.run.state import Outcome
@@ -184,7 +185,7 @@ def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
             folder = search.run_dir / "models" / name
             folder.mkdir(exist_ok=True)
             study.ledger.append(ModelSaved(1, name))
-            driver._request_best_model(study)
+            driver.best.requests(driver.final_evaluation(study))
             assert folder.is_dir() and (search.run_dir / "best").resolve() == folder.resolve()
     assert not (search.run_dir / "models" / "two").exists()
 
@@ -196,14 +197,15 @@ def test_late_save_of_a_worse_model_does_not_stay_the_best(tmp_path, encoders):
     with driver.open() as study:
         trials = [trial for trial in study.state.leaderboard() if not trial.is_solved]
         best = next(trial for trial in trials if study.checkpoints.latest(trial.number))
-        driver._best = (1.0, -best.number), best, best.best[0]
+        driver.best.trial, driver.best.rung = best, best.best[0]
+        final = driver.final_evaluation(study)
         folder = driver.directory.trial_model(best.number, best.best[0]).name
         study.ledger.append(ModelSaved(0, "first"))
-        assert [request.out.name for request in driver._request_best_model(study)] == [folder]
+        assert [request.out.name for request in driver.best._save(final)] == [folder]
         study.ledger.append(ModelSaved(best.number, folder))
-        assert not driver._request_best_model(study)
+        assert not driver.best._save(final)
         study.ledger.append(ModelSaved(1, "worse"))  # requested before
-        assert [request.out.name for request in driver._request_best_model(study)] == [folder]
+        assert [request.out.name for request in driver.best._save(final)] == [folder]
 
 
 @pytest.mark.parametrize(("number", "tested"), [(3, []), (0, ["first"])])
@@ -211,12 +213,12 @@ def test_model_is_not_tested_while_a_better_one_of_its_trial_is_saved(tiny_searc
     """Issue: the head solved on a sample was tested beside the same head solved on all rows, which then took longer."""
     driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
-        best = study.state.trials[3]
-        driver._best, driver._requested = ((1.0, -3), best, 1), "second"
+        driver.best.trial, driver.best.rung, driver.best._requested = study.state.trials[3], 1, "second"
+        final = driver.final_evaluation(study)
         study.ledger.append(ModelSaved(number, "first"))
-        assert [request.model.name for request in driver._request_test_predictions(study)] == tested
+        assert [request.model.name for request in driver.best._predict_test_rows(final)] == tested
         study.ledger.append(ModelSaved(3, "second"))
-        assert [request.model.name for request in driver._request_test_predictions(study)] == ["second"]
+        assert [request.model.name for request in driver.best._predict_test_rows(final)] == ["second"]
 
 
 def set_results(study, results: dict[int, dict[int, tuple[float, float]]]) -> None:
@@ -246,9 +248,9 @@ def test_best_model_has_the_highest_lower_bound(tiny_search, results, best):
     driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
         set_results(study, results)
-        driver._seen = 0
+        driver.best = BestModel(limited=False)
         driver._after_results(study)
-        assert (driver._best[1].number, driver._best[2]) == best
+        assert (driver.best.trial.number, driver.best.rung) == best
         assert best_with_training_run(study, 3).number == best[0]
 
 
@@ -267,7 +269,7 @@ def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
         top = study.ladder.top
         set_results(study, {solved: {top: (0.9, 0.0)}, 0: {top: (0.8, 0.0)}})
         study.ledger.append(ModelSaved(0, "first"))
-        driver._seen = 0
+        driver.best = BestModel(limited=False)
         request = driver._after_results(study)[0]
         assert isinstance(request, FitAllRows) and (request.trial, request.rows) == (solved, None)
         assert request.out == driver.directory.trial_model(solved, top)
@@ -285,6 +287,19 @@ def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders
     assert any((other.head, other.recipe.learning_rate) == (spec.head, spec.recipe.learning_rate) for other in tried)
     resumed = headhunt.resume(search.run_dir, trials=6, time=None, view=False)
     assert len(resumed.state.trials) == 6
+
+
+@pytest.mark.parametrize("options", [{}, {"max_size": "60MB"}])
+def test_first_model_is_saved_before_its_evaluation_unless_it_may_be_over_a_limit(tmp_path, encoders, options):
+    search = run_search(tmp_path, encoders(), trials=3, **options)
+    lines = search.directory.ledger.read_bytes().splitlines()
+    events = [event for _, event in map(decode, lines) if isinstance(event, ModelSaved | TrialFinished)]
+    first, second, *_ = events
+    assert isinstance(first, TrialFinished if options else ModelSaved) and type(second) is not type(first)
+    assert first.trial == second.trial and search.state.trials[first.trial].is_solved
+    assert [event.folder for event in events if isinstance(event, ModelSaved) and event.trial == first.trial] == [
+        search.directory.trial_model(first.trial, search.state.settled[0][1]).name
+    ]
 
 
 @pytest.fixture(scope="module")

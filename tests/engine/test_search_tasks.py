@@ -38,6 +38,7 @@ TASKS = {
     },
 }
 TASKS |= {f"{name}, pairs": {**TASKS[name], "text_b": OTHERS} for name in ("several labels", "a number")}
+PAIRS = "several labels, pairs"
 
 
 def problem_type_of(task: str) -> str:
@@ -50,10 +51,12 @@ def search(tmp_path, data, encoder, **options):
     return headhunt.search(data, encoder=encoder, **{**defaults, **options})
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(name, marks=() if name in ("one text", PAIRS) else pytest.mark.slow) for name in TASKS]
+)
 def test_search_ends_tested(tmp_path, encoders, task, monkeypatch):
     monkeypatch.setattr(EnsembleChoice, "better_than", lambda choice, score: choice.score is not None)
-    problem_type, calibrate = problem_type_of(task), task == "several labels, pairs"
+    problem_type, calibrate = problem_type_of(task), task == PAIRS
     reject = {"one text": {"reject": 0.7}, "pairs": {"reject_label": "other"}}.get(task, {})
     done = search(tmp_path, TASKS[task], encoders(), problem_type=problem_type, calibrate=calibrate, **reject)
     result = done.result

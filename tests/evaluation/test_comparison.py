@@ -45,7 +45,7 @@ def test_compare_accounts_for_randomness_in_training():
     assert claims["without"] > 150 * 0.15 and claims["with"] <= 150 * 0.08
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "macro_f1"])
+@pytest.mark.parametrize("metric", ["accuracy", pytest.param("macro_f1", marks=pytest.mark.slow)])
 def test_compare_rarely_separates_equal_models_on_groups(metric):
     """Issue: 20 users with 20 rows each counted as 400 independent rows, and every third equal model was "better"."""
     rng = np.random.default_rng(5)

@@ -13,7 +13,9 @@ from searches import run_search
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.trial_runner import TrialRunner
 from headhunt.run.directory import RunDirectory, is_model
+from headhunt.run.events import STOPPED
 from headhunt.run.ledger import read_state
+from headhunt.run.state import Outcome
 from headhunt.storage import PARTIAL
 from headhunt.study.requests import EvaluateTrial
 
@@ -51,7 +53,27 @@ def test_search_in_this_process_ends_with_a_model_on_the_first_signal(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")])])
+def test_search_interrupted_while_its_first_head_is_evaluated_delivers_that_head(
+    tmp_path, encoders, monkeypatch, handlers
+):
+    """Its model is saved before it is evaluated."""
+    run = TrialRunner.run
+
+    def signal_and_stop(self, request, stop=lambda: False):
+        if isinstance(request, EvaluateTrial):
+            os.kill(os.getpid(), signal.SIGINT)
+            return Outcome(STOPPED)
+        return run(self, request, stop)
+
+    monkeypatch.setattr(TrialRunner, "run", signal_and_stop)
+    search = run_search(tmp_path, encoders())
+    assert search.state.ended == "interrupted" and not search.state.settled
+    assert search.result.verdict.delivered == "best so far" and search.load().predict("good")
+    assert "The model that was ready in time reaches" in search.result.verdict.sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.xdist_group("ray"))])
 def test_terminated_command_ends_with_a_model(tmp_path, encoders, workers):
     write_data(tmp_path)
     process = start_search(tmp_path, encoders(), "--workers", workers, "--trials", "500", "--time", "none")

@@ -117,6 +117,7 @@ def test_one_of_several_searches_gets_the_folder(folder):
     check_run(folder / "run", won[0], won[2])
 
 
+@pytest.mark.slow
 def test_each_of_several_searches_gets_a_default_folder(folder):
     outcomes = start_together(folder, SEARCH)
     assert len({place for _, place, _ in outcomes}) == JOBS and None not in {place for _, place, _ in outcomes}

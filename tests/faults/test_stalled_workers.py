@@ -50,7 +50,7 @@ def test_writers_of_one_directory_never_mix(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("place", ["checkpoint", "predictions"])
+@pytest.mark.parametrize("place", [pytest.param("checkpoint", marks=pytest.mark.slow), "predictions"])
 def test_stalled_trial_and_its_replacement_leave_equal_files(tmp_path, encoders, monkeypatch, place):
     """The worker stalls inside its first save of a kind; the replacement runs from start to end meanwhile."""
     save_task(Task.load(sentences(60)), tmp_path / "task")

@@ -62,7 +62,13 @@ def encoder_with_code(encoders, tmp_path, request) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("head", [Head(), Head(pooling="mean", layers="mix")], ids=["plain", "mix"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(Head(), id="plain", marks=pytest.mark.slow),
+        pytest.param(Head(pooling="mean", layers="mix"), id="mix"),
+    ],
+)
 def test_encoder_with_own_code_trains_saves_and_loads(encoder_with_code, head, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     texts, labels = sentences(16)

@@ -227,6 +227,25 @@ def test_evaluate_first_saves_the_first_model_before_anything_else_runs(tmp_path
     study.ledger.close()
 
 
+def test_evaluate_first_runs_what_the_callback_asks_for_before_the_evaluation(tmp_path):
+    jobs: list[str] = []
+
+    def evaluate(request):
+        jobs.append(type(request).__name__)
+        return Outcome("ok", 0.5, 0.1, 10)
+
+    def save_model(study):
+        if study.state.model:
+            return []
+        trial = study.state.trials[2]
+        return [FitAllRows(trial=2, spec=trial.spec, seed=0, out=tmp_path / "model")]
+
+    study = open_study(tmp_path, evaluate, plan=FOLDS, solved=True, encoders=("small",), callback=save_model)
+    study.evaluate_first()
+    assert jobs == ["FitAllRows", "EvaluateTrial"] and study.state.settled == [(2, LADDER.top)]
+    study.ledger.close()
+
+
 @pytest.mark.parametrize(
     ("fine_tuning", "threads", "rows"), [(0, None, [400, 2000]), (1, None, [400]), (1, 2, [400, 2000])]
 )
@@ -312,7 +331,7 @@ def test_evaluate_first_waits_for_a_first_model_but_not_for_others(tmp_path):
     budget = TimeBudget(1000.0)
 
     def save_model(study):
-        if study.state.model:
+        if study.state.model or not study.state.settled:
             return []
         spec = study.state.trials[2].spec
         return [FitAllRows(trial=2, spec=spec, seed=0, out=tmp_path / "model", deadline=budget.deadline)]

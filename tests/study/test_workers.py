@@ -242,9 +242,10 @@ def test_executor_stop_keeps_only_workers_that_stop(executor):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
+        pytest.param(
             f"RayExecutor({TARGET!r}, {{'name': 'broken'}}, workers=1)",
             "Workers fail before they are ready: .*cannot be created",
+            marks=pytest.mark.slow,
         ),
         (
             f"LocalExecutor({TARGET!r}, {{'name': 'broken'}}, workers=1)",
@@ -341,7 +342,9 @@ def test_preloaded_libraries_are_used_by_the_next_executor_only():
 
 
 @real_ray
-@pytest.mark.parametrize(("options", "trials"), [([], 40), (["--ray", "local"], 14)])  # forked workers take less time
+@pytest.mark.parametrize(
+    ("options", "trials"), [([], 30), pytest.param(["--ray", "local"], 14, marks=pytest.mark.slow)]
+)  # forked workers take less time
 def test_search_continues_when_a_worker_is_killed(tmp_path, encoders, options, trials):
     write_data(tmp_path)
     options = [*options, "--workers", "2", "--trials", str(trials), "--time", "none"]

@@ -101,7 +101,8 @@ def RESUMED(encoder: str) -> Spec:  # noqa: N802
     return Spec(encoder=encoder, head=Head(pooling="attention", siamese="cosine"), recipe=recipe)
 
 
-@pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=[pytest.mark.real, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=pytest.mark.real)])
 def test_training_resumed_in_new_process_ends_with_same_weights(which, encoders, request, tmp_path):
     from pathlib import Path
 

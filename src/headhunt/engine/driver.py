@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from headhunt.engine.best_model import BestModel
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import run_final_evaluation
 from headhunt.engine.options import default_workers, has_gpu
 from headhunt.engine.planning import plan_search
 from headhunt.engine.pretraining import FurtherPretraining
-from headhunt.engine.selection import rank_with_training_run
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
@@ -31,12 +30,12 @@ from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
-from headhunt.run.state import State, Trial
+from headhunt.run.state import State
 from headhunt.spec import NAMED, Space, Spec
 from headhunt.study.budget import INTERRUPTED_SECONDS, Limits, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.requests import FitAllRows, PredictTestRows, Request, SaveFirstFold
+from headhunt.study.requests import Request
 from headhunt.study.study import Study
 
 if TYPE_CHECKING:
@@ -99,11 +98,7 @@ class SearchDriver:
         self._study: Study | None = None
         self._stage = "starting"
         self._ended_before: str | None = None  # why the search had ended when this session began
-        self._seen = 0  # final results that were handled
-        self._best: tuple[tuple[float, int], Trial, int] | None = None  # rank, trial and rung
-        self._requested: str | None = None  # the model that was last requested
-        self._linked: list[str] = []  # models that `best` has pointed to
-        self._tested: set[str] = set()  # models whose predictions of the test rows were requested
+        self.best = BestModel(limited=settings.max_latency is not None or settings.max_size is not None)
         self._local: InlineExecutor | None = None  # runs requests in this process
         self._first = False  # whether the first head is being solved, before anything else
         self._threads: int | None = None  # of torch in this process, before they were limited
@@ -319,23 +314,13 @@ class SearchDriver:
 
     def _after_results(self, study: Study) -> Sequence[Request]:
         """Keep the best model on disk and enough time for the final evaluation."""
-        state = study.state
-        for number, rung in state.settled[self._seen :]:
-            trial = state.trials[number]
-            rank = rank_with_training_run(study, self.task.folds, trial, rung)
-            if rank is None:
-                continue
-            # The same solved head with more rows is better: a few validation rows could only mislead.
-            more_rows = self._best is not None and trial.is_solved and trial is self._best[1]
-            if self._best is None or more_rows or rank > self._best[0]:
-                self._best = rank, trial, rung
-        self._seen = len(state.settled)
-        best = self._best[1] if self._best else None
         final = self.final_evaluation(study)
+        self.best.update(final)
         more = reserved_fraction(self.settings.unlabelled)
-        self.budget.reserve(final.minimum_seconds(best) + more * self.budget.total, final.largest_reserve + more)
-        requests = [*self._request_best_model(study), *self._request_test_predictions(study)]
-        requests += self._request_reference(study)
+        self.budget.reserve(
+            final.minimum_seconds(self.best.trial) + more * self.budget.total, final.largest_reserve + more
+        )
+        requests = [*self.best.requests(final), *self._request_reference(study)]
         if not self._first:
             if (message := self._pretraining.add_encoder(study)) is not None:
                 self._notify(message)
@@ -343,36 +328,8 @@ class SearchDriver:
         requests += final.repeat_predictions(self._damaged)
         self._damaged = []
         if self.view:
-            self.view.update(state, self.budget.deadline, study.pause.problem or self._stage)
+            self.view.update(study.state, self.budget.deadline, study.pause.problem or self._stage)
         return requests
-
-    def _request_best_model(self, study: Study) -> list[Request]:
-        """Point to the best model on disk, and request the model of a better trial."""
-        state = study.state
-        if state.model is not None and state.model.folder not in self._linked[-1:]:
-            self.directory.link_best(state.model.folder)
-            self._linked.append(state.model.folder)
-            # A reader may still be loading the one before, and a model may become the best a second time.
-            for old in set(self._linked[:-2]) - set(self._linked[-2:]):
-                shutil.rmtree(self.directory.models / old, ignore_errors=True)
-            del self._linked[:-2]
-            if self._best is not None and state.model.folder != self._folder_of_best():
-                self._requested = None  # a save that was requested earlier ended later: the best one is saved again
-        if self._best is None or (folder := self._folder_of_best()) == self._requested:
-            return []
-        if state.model is not None and state.model.folder == folder:
-            return []
-        best, rung = self._best[1:]
-        final, out = self.final_evaluation(study), self.directory.models / folder
-        rows = study.rows_of(best, rung)
-        if best.is_solved and not (study.plan and study.plan.saves_as_evaluated(rows)):  # takes seconds: use all rows
-            self._requested = folder
-            return [final.request(FitAllRows, best, rows=rows, out=out)]
-        checkpoint = study.checkpoints.latest(best.number)
-        if checkpoint is None or checkpoint != self.directory.checkpoint(best.number, rung):
-            return []
-        self._requested = folder
-        return [final.request(SaveFirstFold, best, rows=rows, checkpoint=checkpoint, out=out)]
 
     def _request_reference(self, study: Study) -> list[Request]:
         """Request TF-IDF with a linear model once, when the workers have started."""
@@ -381,32 +338,6 @@ class SearchDriver:
             return []
         self._reference_requested = True
         return [] if predictions.exists() else [self.final_evaluation(study).reference_request()]
-
-    def _folder_of_best(self) -> str:
-        assert self._best is not None
-        return self.directory.trial_model(self._best[1].number, self._best[2]).name
-
-    def _request_test_predictions(self, study: Study) -> list[Request]:
-        """Request the predictions of the test rows by the best model on disk, so that the search always ends tested.
-
-        Nothing is computed from them before the search has ended.
-        """
-        model = study.state.model
-        if model is None or model.folder in self._tested or "test" not in self.task.rows:
-            return []
-        if not study.compares:
-            return []  # nor is anything compared: the models that are trained at once come first
-        only_solves = study.plan is not None and study.plan.only_solves
-        pending = self._requested not in (None, model.folder)
-        same = self._best is not None and self._best[1].number == model.trial
-        if study.more_to_solve() is not None or (pending and (only_solves or same)):
-            return []  # the model that is tested follows soon; beside it, the test would slow it down
-        self._tested.add(model.folder)
-        folder = self.directory.models / model.folder
-        path = self.directory.test_predictions(model.folder)
-        path.unlink(missing_ok=True)  # of a model of this name in an earlier session
-        trial = study.state.trials[model.trial]
-        return [self.final_evaluation(study).request(PredictTestRows, trial, model=folder, predictions=path)]
 
     def _write_model_cards(self, result: SearchResult) -> None:
         """Write the card of the delivered model, of the ensemble, and of the winner if another model was delivered."""

@@ -27,7 +27,7 @@ from headhunt.engine.options import (
     parse_duration,
     parse_quantity,
 )
-from headhunt.engine.workers import preload_workers, rows_within
+from headhunt.engine.workers import load_libraries, preload_workers, rows_within
 from headhunt.errors import HeadhuntError
 from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
@@ -221,14 +221,9 @@ def search(
     check_target(target, metric)
     check_deliver(deliver, task)
     check_decisions(task, calibrate, reject, reject_label)
+    load_libraries()
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
-    encoders: tuple[str, ...] = ()
-    if encoder is not None:
-        from headhunt.engine.encoders import resolve_encoders
-
-        texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
-        gpu = encoder == "auto" and device != "cpu" and has_gpu()
-        encoders = resolve_encoders(encoder, texts=texts, max_size=size, gpu=gpu, trust_remote_code=trust_remote_code)
+    encoders = _resolve_encoders(encoder, task, size, device, trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, task, max_length, trust_remote_code)
     pretrain = unlabelled is not None if pretrain is None else pretrain
     check_pretraining(task, chosen, pretrain, unlabelled is not None)
@@ -380,6 +375,19 @@ def ablate(
 def _check_seeds(seeds: int) -> None:
     if seeds < 1:
         raise HeadhuntError(f"seeds= must be at least 1; found {seeds}.")
+
+
+def _resolve_encoders(
+    encoder: str | Sequence[str] | None, task: Task, max_size: float | None, device: str | None, trust_remote_code: bool
+) -> tuple[str, ...]:
+    """Return the encoders to choose from; none if the user named none."""
+    if encoder is None:
+        return ()
+    from headhunt.engine.encoders import resolve_encoders
+
+    texts = task.splits["train"].texts(0, SAMPLE_TEXTS)
+    gpu = encoder == "auto" and device != "cpu" and has_gpu()
+    return resolve_encoders(encoder, texts=texts, max_size=max_size, gpu=gpu, trust_remote_code=trust_remote_code)
 
 
 def _resolve_space(

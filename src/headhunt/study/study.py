@@ -144,22 +144,23 @@ class Study:
         return self.ledger.state
 
     def evaluate_first(self) -> None:
-        """Evaluate the solved head of the first encoder, and solve it with more rows if the data is large."""
+        """Save and evaluate the solved head of the first encoder, and solve it with more rows if the data is large."""
         self._begin()
         first = next((trial.number for trial in self.state.trials if trial.origin == SOLVED), None)
         if first is None or first not in self.state.waiting:
             return
-        self._run_alone(first, self.state.waiting[first])
+        self._run_alone(self._callback(self))  # which asks for a first model
+        if self._stop_reason is None or self.state.model is None:
+            self._run_alone([self._start(first, self.state.waiting[first])])
         if (more := self.more_to_solve()) is not None and not self._is_over():
-            self._run_alone(*more)
+            self._run_alone([self._start(*more)])
 
     def more_to_solve(self) -> tuple[int, int] | None:
         """Return the solved head that is solved with more rows before anything else, and its rung, if there is one."""
         return self._baselines.next_alone(one_machine=self.executor.threads_alone is not None)
 
-    def _run_alone(self, number: int, rung: int) -> None:
-        """Run a trial and what the callback asks for after it, before anything else and with all threads."""
-        requests: Sequence[Request] = [self._start(number, rung)]
+    def _run_alone(self, requests: Sequence[Request]) -> None:
+        """Run requests and what the callback asks for after them, before anything else and with all threads."""
         running = 0
         while requests or running:
             self._commit()
@@ -229,9 +230,8 @@ class Study:
     def _default_ladder(self) -> Ladder:
         """Return the default rungs, or those that the search was begun with by an earlier version."""
         started = self.state.started
-        return (
-            Ladder() if started is None or len(started.fractions) < 2 else Ladder.from_dict(started.settings["ladder"])
-        )
+        begun = started if started and len(started.fractions) > 1 else None
+        return Ladder.from_dict(begun.settings["ladder"]) if begun else Ladder()
 
     def _catch_up(self) -> None:
         """Pass the events of the ledger to the rungs and the strategy, in order."""
@@ -431,11 +431,9 @@ class Study:
     def _finish_extra(self, request: Request, outcome: Outcome) -> None:
         if outcome.outcome == DISK:
             self._extra.append(request)
-        if outcome.outcome in (STOPPED, DISK):
-            return
-        if outcome.outcome == "ok" and isinstance(request, FitAllRows | SaveFirstFold):
+        elif outcome.outcome == "ok" and isinstance(request, FitAllRows | SaveFirstFold):
             self.ledger.stage(ModelSaved(request.trial, request.out.name, round(outcome.seconds, 4)))
-        elif outcome.outcome != "ok":
+        elif outcome.outcome not in ("ok", STOPPED):
             message = str(outcome.extra.get("message", ""))
             self.ledger.stage(RequestFailed(request.trial, request.name, outcome.outcome, message))
 
