@@ -5,6 +5,7 @@ Timeouts are tested with a fake Ray in virtual time, all else with real processe
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -336,6 +337,20 @@ def test_preloaded_libraries_are_used_by_the_next_executor_only():
     (server,) = local_executor._preloaded
     assert local_executor._take_preloaded(module) is server and not local_executor._preloaded
     server.close()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_without_collection_leaves_the_garbage_collector_as_it_was(enabled):
+    gc.enable() if enabled else gc.disable()
+    try:
+        with local_executor.without_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        with pytest.raises(ImportError), local_executor.without_collection():
+            raise ImportError
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 # --- searches
