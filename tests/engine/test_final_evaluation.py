@@ -13,6 +13,7 @@ from searches import QUICK, make_task, run_search
 from study_toys import LADDER, open_study
 
 import headhunt
+from headhunt.data.columns import Columns
 from headhunt.engine import final_test, selection, time_estimates
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
@@ -104,6 +105,9 @@ def test_delivered_model_has_the_best_validation_score(tmp_path, encoders):
     assert result.test.temperature > 0 and sum(map(sum, confusion["plain"])) == result.test.rows
     wrong = sum(map(sum, confusion["winner"])) - sum(row[i] for i, row in enumerate(confusion["winner"]))
     assert len(result.test.mistakes) == min(10, wrong)
+
+
+PAIR = Columns("first", "second", "label")
 
 
 class FakeWorkers:
@@ -277,8 +281,30 @@ def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalis
         predict(final, number, 3 * third, (correct, 7, 7))
     assert choose_winner(final, scores).number == winner
     assert prefer_plain(final, scores, final.state.trials[3], final.state.plain) == (winner != 3)
-    final.task = replace(final.task, rows={**final.task.rows, "train": FEW_ROWS + 1})
+    final.task = replace(final.task, rows={**final.task.rows, "train": FEW_ROWS + 1}, columns=PAIR)
     assert choose_winner(final, scores).number == 1
+
+
+@pytest.mark.parametrize(
+    ("correct", "changes", "winner"),
+    [
+        (5, {}, 4),  # the better one of the first two recipes, not the third
+        (12, {}, 4),  # a little better than that
+        (19, {}, 1),  # significantly better
+        (12, {"columns": PAIR}, 1),
+    ],
+)
+def test_first_known_recipes_win_unless_another_is_significantly_better(finalists, correct, changes, winner):
+    """Issue: of several candidates with nearly equal scores, the luckiest one won."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    for number, pooling in ((3, "attention"), (4, "cls_mean_max"), (5, "mean_max")):
+        spec = Spec(encoder="toy", head=Head(pooling=pooling), recipe=Recipe(standardize=True))
+        add_result(final.study, number, spec, "known", LADDER.top, 0.5)
+    rows = len(final.validation_targets) // 3 * 3
+    for number, counts in ((0, 1), (1, correct), (3, 10), (4, 11), (5, 12)):
+        predict(final, number, rows, (counts, 11, 11))
+    final.task = replace(final.task, **{"rows": {**final.task.rows, "train": FEW_ROWS + 1}, **changes})
+    assert choose_winner(final, FinalistScores({0: [0.1], 1: [0.8], 2: [0.7]})).number == winner
 
 
 def test_less_time_is_reserved_on_few_rows(finalists):

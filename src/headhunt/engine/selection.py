@@ -21,6 +21,8 @@ FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
 COMPARED = 12  # best trials among which finalists are looked for
 ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
+FIRST_RECIPES = 2  # known recipes that win unless another candidate is significantly better
+SIGNIFICANT, CLEAR = 2.0, 1.0  # standard errors of a difference: benchmarks/testbed/choice.py and few_shot.py
 MINIMUM_MEMBERS = 3  # unless fewer have a better score: benchmarks/testbed/ensemble_size.py
 Predicted = tuple[Trial, tuple[np.ndarray, np.ndarray]]  # a trial with the rows and outputs of its predictions
 
@@ -143,17 +145,16 @@ def close_to_best(final: FinalEvaluation, leaderboard: Sequence[Trial]) -> list[
 def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | None:
     """Return the finalist with the best mean over its seeds; the plain head is not a finalist.
 
-    A trial with fewer folds wins if it is better on the rows that both have predicted. With few rows, the known recipe
-    that is best on other data wins unless another is clearly better. One that cannot be trained on all rows in time
-    wins only if there is no other. A winner that is no finalist, because the plain head is better than all, is added to
-    the scores.
+    A trial with fewer folds wins if it is better on the rows that both have predicted. The known recipes that are best
+    on other data win unless another is clearly better. One that cannot be trained on all rows in time wins only if
+    there is no other. A winner that is no finalist, because the plain head is better than all, is added to the scores.
     """
     excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
     slow = {trial.number for trial in final.state.trials if trial.best and not final.has_time_for(trial)}
     winner = _best_candidate(final, scores, excluded | slow) or _best_candidate(final, scores, excluded)
-    known = best_for_few_rows(final)
+    known, least = _preferred(final, excluded | slow)
     if known is not None and winner is not None and known.number not in scores.collapsed | slow:
-        winner = winner if _clearly_better(final, winner, known) else known
+        winner = winner if _clearly_better(final, winner, known, least) else known
     if winner is not None and winner.best is not None:
         scores.by_trial.setdefault(winner.number, [winner.best[1]])
     return winner
@@ -176,6 +177,23 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores, excluded: Co
     return best if common is not None and common[0] > common[1] else winner
 
 
+def _preferred(final: FinalEvaluation, excluded: Collection[int]) -> tuple[Trial | None, float]:
+    """Return the known recipe that wins unless another candidate is ahead by so many standard errors; or None.
+
+    Among many candidates, the best score is mostly luck. With more than a few rows, the better of the first recipes is
+    preferred: benchmarks/testbed/choice.py, which has classes of single texts, compared by cross-validation.
+    """
+    if final.few_rows:
+        return best_for_few_rows(final), CLEAR
+    if final.by_rows or final.task.pair or final.task.problem_type != "single_label_classification":
+        return None, 0.0
+    known = [trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
+    usable = [each for each in known[:FIRST_RECIPES] if each.number not in excluded and final.predictions(each)]
+    if len(usable) > 1 and (common := scores_on_common_rows(final, usable[1], usable[0])) and common[0] > common[1]:
+        return usable[1], SIGNIFICANT
+    return next(iter(usable), None), SIGNIFICANT
+
+
 def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
     """Return the known recipe that is best on other data with few rows; None with more rows, or without it.
 
@@ -194,8 +212,8 @@ def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
     return next(iter(evaluated + trained), None)
 
 
-def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool:
-    """Return whether a trial is better than another by more than a standard error, on rows that both have predicted."""
+def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial, least: float = CLEAR) -> bool:
+    """Return whether a trial is better than another by so many standard errors, on rows that both have predicted."""
     common = None if first is second else _on_common_rows(final, first, second)
     if common is None:
         return False
@@ -203,7 +221,7 @@ def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial) -> bool
     targets, problem_type = final.validation_targets[rows], final.task.problem_type
     pair = [decision_scores(problem_type, final.metric, outputs, targets) for outputs in both]
     comparison = compare(problem_type, final.metric, pair[:1], pair[1:], targets, groups=final.groups_of(rows))
-    return comparison.gain > (comparison.high - comparison.low) / 4  # the interval is two standard errors to each side
+    return comparison.gain > least * (comparison.high - comparison.low) / 4  # an interval of four standard errors
 
 
 def scores_on_common_rows(final: FinalEvaluation, first: Trial, second: Trial) -> tuple[float, float] | None:
