@@ -8,9 +8,10 @@ the table. With `--nearest` all strategies run, and proposals are replaced by th
 untried candidates; such figures are reported separately. `ranking` orders the strategies at every time limit by their
 mean test score over all sets, with 95 % intervals over seeds.
 
-At a time limit, the candidate with the best out-of-fold score at the top rung would be delivered, or one with a single
-fold that is better on the rows of that fold. Its test score counts, predicted by the mean of its fold models. As in a
-search, time for training it and the plain head on all rows is reserved.
+At a time limit a candidate is delivered by the rules of a search: the best out-of-fold score, or one with a single
+fold that is better on the rows of that fold; the first known recipes unless it is significantly better; the plain head
+if that is better. Its test score counts, predicted by the mean of its fold models. As in a search, time for training it
+and the plain head on all rows is reserved.
 
 With `--learn`, a search tries early what was best on the other sets, as `--learn-from` does.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import math
+import operator
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,11 +38,12 @@ from specs import ENCODER, TableSpec, table_space
 from table import SetTable, Table
 
 from headhunt.engine.earlier_runs import MAXIMUM, PER_RUN
+from headhunt.engine.selection import FIRST_RECIPES, SIGNIFICANT
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
-from headhunt.run.state import Outcome
+from headhunt.run.state import KNOWN, Outcome
 from headhunt.spec import Choice, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params, alternate, position_of
@@ -316,23 +319,50 @@ class _Curve:
 
     def follow(self, study: Study) -> Sequence[Request]:
         """Look at the results so far; called by the study after every round."""
-        top = study.ladder.top
-        complete = {trial.hash: trial.results[top].score for trial in study.state.trials if top in trial.results}
-        scores = {spec: score for spec, score in complete.items() if score is not None}
-        if not scores:
+        spec = self._choose(study)
+        if spec is None:
             return ()
-        spec = max(scores, key=scores.__getitem__)
-        begun = [trial for trial in study.state.trials if trial.hash not in scores and not trial.is_plain]
-        firsts = {trial.hash: self._table.score(trial.hash, 1) for trial in begun if trial.best is not None}
-        ahead = max(firsts, key=firsts.__getitem__, default=spec)
-        if ahead != spec and firsts[ahead] > self._table.score(spec, 1):
-            spec = ahead
         if not self.best or spec != self.best[-1][2]:
             self.best.append((self._executor.now, self._table.score(spec), spec))
         plain = study.state.plain
         refitted = {spec} | ({plain.hash} if plain is not None else set())
         study.budget.reserve(sum(refit_seconds(self._table, each) for each in refitted) / self._workers)
         return ()
+
+    def _choose(self, study: Study) -> str | None:
+        """Return the candidate that would be delivered now; None without a complete one."""
+        top, trials = study.ladder.top, [trial for trial in study.state.trials if trial.best is not None]
+        complete = {trial.hash for trial in trials if trial.best and trial.best[0] == top}
+        plain = study.state.plain
+
+        def score_both(first: str, second: str) -> tuple[float, float]:
+            folds = None if {first, second} <= complete else 1
+            return self._table.score(first, folds), self._table.score(second, folds)
+
+        others = [trial.hash for trial in trials if not trial.is_plain]
+        winner = max(complete.intersection(others), key=self._table.score, default=None)
+        if winner is None:
+            return None
+        begun = [spec for spec in others if spec not in complete]
+        ahead = max(begun, key=lambda spec: self._table.score(spec, 1), default=winner)
+        winner = ahead if operator.gt(*score_both(ahead, winner)) else winner
+        known = [trial for trial in study.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
+        first = [trial.hash for trial in known[:FIRST_RECIPES] if trial.hash in others]
+        if first and prefers_first(self._table):
+            preferred = first[-1] if operator.gt(*score_both(first[-1], first[0])) else first[0]
+            outputs, targets = self._table.outputs(winner, folds := None if {winner, preferred} <= complete else 1)
+            right = [each.argmax(1) == targets for each in (outputs, self._table.outputs(preferred, folds)[0])]
+            difference = right[0].astype(float) - right[1]
+            significant = difference.mean() > SIGNIFICANT * difference.std() / np.sqrt(len(difference))
+            winner = winner if significant else preferred
+        if plain is not None and plain.best and operator.gt(*score_both(plain.hash, winner)):
+            return plain.hash
+        return winner
+
+
+def prefers_first(table: SetTable) -> bool:
+    """Return whether a search on this set prefers the first known recipes."""
+    return table.info.problem_type == "single_label_classification" and not table.info.pair
 
 
 def restrict_to_table(study: Study, candidates: TableCandidates, name: str, nearest: bool) -> None:

@@ -18,6 +18,7 @@ from headhunt.engine import final_test, selection, time_estimates
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import _compare, _deliver
 from headhunt.engine.last_training import Contest
+from headhunt.engine.notes import with_notes
 from headhunt.engine.selection import (
     EnsembleChoice,
     FinalistScores,
@@ -304,7 +305,10 @@ def test_first_known_recipes_win_unless_another_is_significantly_better(finalist
     for number, counts in ((0, 1), (1, correct), (3, 10), (4, 11), (5, 12)):
         predict(final, number, rows, (counts, 11, 11))
     final.task = replace(final.task, **{"rows": {**final.task.rows, "train": FEW_ROWS + 1}, **changes})
-    assert choose_winner(final, FinalistScores({0: [0.1], 1: [0.8], 2: [0.7]})).number == winner
+    chosen = choose_winner(final, scores := FinalistScores({0: [0.1], 1: [0.8], 2: [0.7]}))
+    assert chosen.number == winner
+    verdict = with_notes(final, Verdict("winner", "no gain", "Done."), Contest(chosen, None, {}), scores)
+    assert ("Candidate #1 scores" in verdict.sentence) == (correct == 12 and not changes)
 
 
 def test_less_time_is_reserved_on_few_rows(finalists):

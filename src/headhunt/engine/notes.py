@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.last_training import Contest, examples_of_run
-from headhunt.engine.selection import FinalistScores, best_with_training_run
+from headhunt.engine.selection import FinalistScores, best_with_training_run, scores_on_common_rows
 from headhunt.evaluation import decision_scores, format_validation_score, measure, standard_error
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import TFIDF, Verdict
-from headhunt.run.state import Trial
+from headhunt.run.state import KNOWN, Trial
 from headhunt.spec import plain as plain_spec
 
 
 def with_notes(final: FinalEvaluation, verdict: Verdict, contest: Contest, scores: FinalistScores) -> Verdict:
     """Add what a reader must know to judge the comparison: a plain head trained briefly, and a better simple model."""
-    notes = [_note_on_plain_head(final, verdict, contest.plain), _note_on_tfidf(final, contest, scores)]
+    notes = [_note_on_plain_head(final, verdict, contest.plain), _note_on_preference(final, contest, scores)]
+    notes += [_note_on_tfidf(final, contest, scores)]
     if not any(notes):
         return verdict
     return replace(verdict, sentence=" ".join([f"{verdict.sentence.removesuffix('.')}.", *filter(None, notes)]))
@@ -32,6 +34,23 @@ def _note_on_plain_head(final: FinalEvaluation, verdict: Verdict, plain: Trial |
     if epochs > usual / 2:
         return None
     return f"The plain head had time for {epochs:g} of its usual {usual:g} epochs; a longer search is a fairer test."
+
+
+def _note_on_preference(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:
+    """Return a sentence if another candidate has a better score on validation rows than a known recipe that won."""
+    winner, plain = contest.winner, {trial.number for trial in final.state.plain_trials}
+    if winner is None or winner.origin != KNOWN or final.by_rows:
+        return None
+    finalists = [final.state.trials[number] for number in scores.by_trial if number not in plain | scores.collapsed]
+    best = max(finalists, key=lambda trial: scores.mean(trial) or -math.inf, default=winner)
+    common = scores_on_common_rows(final, best, winner)
+    if common is None or common[0] <= common[1]:
+        return None
+    other, own = (format_validation_score(final.metric, score) for score in common)
+    return (
+        f"Candidate #{best.number} scores {other} on validation rows and the winner {own}, which is no significant "
+        "difference; the winner is a recipe that is known to be good on other data."
+    )
 
 
 def _note_on_tfidf(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:
