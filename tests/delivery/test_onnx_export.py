@@ -56,8 +56,7 @@ OTHERS = {
     "albert": ("albert", Head(layers="mix"), True, "single_label_classification", Recipe(max_length=40)),
     "electra": ("electra", Head(), True, "single_label_classification", Recipe(max_length=40)),
 }
-FEW = ("plain", "labels", "thresholds", "number", "long-pairs", "calibrated")
-FEW += ("solved-pair", "solved-thresholds", "ensemble", "windows")
+FEW = ("plain", "thresholds", "number", "long-pairs", "solved-pair", "ensemble", "windows")
 # Ensembles of other problem types than the first one: (case, problem type)
 ENSEMBLES_OF = {
     f"{case}-{problem_type}": (case, problem_type)
@@ -361,7 +360,8 @@ def test_int8_is_accepted_or_refused_by_its_score(exported, rows, tmp_path):
     assert metadata["onnx"]["int8"] == asdict(accepted.int8)
 
 
-@pytest.mark.parametrize("name", ["solved", pytest.param("solved-pair", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["solved", "solved-pair"])
 def test_int8_keeps_the_output_layer_of_a_solved_head(exported, name, tmp_path):
     """The terms of a solved output layer are large and nearly cancel: 8 bits are not enough for them."""
     import onnx as onnx_format

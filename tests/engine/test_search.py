@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -36,6 +37,22 @@ from headhunt.study.requests import EvaluateTrial, FitAllRows
 from headhunt.study.study import Study
 
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture(scope="module")
+def tiny_search(tmp_path_factory, encoders) -> Search:
+    """A finished search with the plain head, a solved head and one other trial."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("tiny")
+        patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
+        return run_search(folder, encoders(), trials=4)
+
+
+@pytest.fixture
+def copied_search(tiny_search, tmp_path) -> Search:
+    """A copy of that search, to change its files."""
+    shutil.copytree(tiny_search.run_dir, tmp_path / "run", symlinks=True)
+    return Search(tmp_path / "run")
 
 
 def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
@@ -176,9 +193,9 @@ def test_resumed_search_equals_uninterrupted_one_and_counts_test_evaluations(tmp
     assert (complete.result.test_evaluations, resumed.result.test_evaluations) == (1, 2)
 
 
-def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
+def test_model_that_becomes_best_again_is_kept(copied_search):
     """The best model changes from one trial to another and back: its directory must not be taken for an old one."""
-    search = run_search(tmp_path, encoders(), trials=4)
+    search = copied_search
     driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
         for name in ("one", "two", "one", "three", "one"):
@@ -190,9 +207,9 @@ def test_model_that_becomes_best_again_is_kept(tmp_path, encoders):
     assert not (search.run_dir / "models" / "two").exists()
 
 
-def test_late_save_of_a_worse_model_does_not_stay_the_best(tmp_path, encoders):
+def test_late_save_of_a_worse_model_does_not_stay_the_best(copied_search):
     """A save that was requested earlier may end later: the better model is then requested again."""
-    search = run_search(tmp_path, encoders(), trials=4)
+    search = copied_search
     driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
     with driver.open() as study:
         trials = [trial for trial in study.state.leaderboard() if not trial.is_solved]
@@ -300,15 +317,6 @@ def test_first_model_is_saved_before_its_evaluation_unless_it_may_be_over_a_limi
     assert [event.folder for event in events if isinstance(event, ModelSaved) and event.trial == first.trial] == [
         search.directory.trial_model(first.trial, search.state.settled[0][1]).name
     ]
-
-
-@pytest.fixture(scope="module")
-def tiny_search(tmp_path_factory, encoders) -> Search:
-    """A finished search with the plain head, a solved head and one other trial."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("tiny")
-        patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
-        return run_search(folder, encoders(), trials=4)
 
 
 def test_search_interrupted_before_its_first_trial_ends_with_the_first_model(tmp_path, encoders, monkeypatch):
