@@ -26,13 +26,14 @@ import math
 import operator
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from one_fold import lower_bound
 from sets import SETS
 from specs import ENCODER, TableSpec, table_space
 from table import SetTable, Table
@@ -256,6 +257,10 @@ class Search:
     """The rungs; None for those of a search."""
     learned: tuple[str, ...] = ()
     """Hashes of candidates of earlier searches, which are tried early."""
+    one_fold: bool = True
+    """Whether a candidate with one fold wins if it is better on its rows; if not, if it has the better lower bound."""
+    prefers_first: bool = True
+    """Whether the first known recipes win unless another candidate is significantly better."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,7 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
         )
     executor = ReplayExecutor(search.workers, Replay(table), STARTUP_SECONDS)
     budget = TimeBudget(search.seconds, started=0.0, clock=lambda: executor.now)
-    curve = _Curve(table, executor, search.workers)
+    curve = _Curve(table, executor, search)
 
     memory = Path("/dev/shm")  # syncing a real disk for every trial would take most of the time
     with (
@@ -312,8 +317,8 @@ def replay(table: SetTable, items: Sequence[TableSpec], search: Search) -> Deliv
 class _Curve:
     """Follows a search: the best candidate over time, and the time to reserve for training it on all rows."""
 
-    def __init__(self, table: SetTable, executor: ReplayExecutor, workers: int) -> None:
-        self._table, self._executor, self._workers = table, executor, workers
+    def __init__(self, table: SetTable, executor: ReplayExecutor, search: Search) -> None:
+        self._table, self._executor, self._search = table, executor, search
         self.best: list[tuple[float, float, str]] = []
         """Time, out-of-fold score and spec of each candidate that would have been delivered."""
 
@@ -326,7 +331,7 @@ class _Curve:
             self.best.append((self._executor.now, self._table.score(spec), spec))
         plain = study.state.plain
         refitted = {spec} | ({plain.hash} if plain is not None else set())
-        study.budget.reserve(sum(refit_seconds(self._table, each) for each in refitted) / self._workers)
+        study.budget.reserve(sum(refit_seconds(self._table, each) for each in refitted) / self._search.workers)
         return ()
 
     def _choose(self, study: Study) -> str | None:
@@ -345,10 +350,11 @@ class _Curve:
             return None
         begun = [spec for spec in others if spec not in complete]
         ahead = max(begun, key=lambda spec: self._table.score(spec, 1), default=winner)
-        winner = ahead if operator.gt(*score_both(ahead, winner)) else winner
+        one_fold = score_both if self._search.one_fold else self._lower_bounds(complete)
+        winner = ahead if operator.gt(*one_fold(ahead, winner)) else winner
         known = [trial for trial in study.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
         first = [trial.hash for trial in known[:FIRST_RECIPES] if trial.hash in others]
-        if first and prefers_first(self._table):
+        if first and self._search.prefers_first and prefers_first(self._table):
             preferred = first[-1] if operator.gt(*score_both(first[-1], first[0])) else first[0]
             outputs, targets = self._table.outputs(winner, folds := None if {winner, preferred} <= complete else 1)
             right = [each.argmax(1) == targets for each in (outputs, self._table.outputs(preferred, folds)[0])]
@@ -358,6 +364,15 @@ class _Curve:
         if plain is not None and plain.best and operator.gt(*score_both(plain.hash, winner)):
             return plain.hash
         return winner
+
+    def _lower_bounds(self, complete: Collection[str]) -> Callable[[str, str], tuple[float, float]]:
+        """Return a function that returns the lower bounds of two accuracies, each on all rows of the candidate."""
+
+        def bound(spec: str) -> float:
+            outputs, targets = self._table.outputs(spec, None if spec in complete else 1)
+            return lower_bound(outputs.argmax(1) == targets)
+
+        return lambda first, second: (bound(first), bound(second))
 
 
 def prefers_first(table: SetTable) -> bool:
