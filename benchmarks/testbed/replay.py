@@ -45,7 +45,7 @@ from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
 from headhunt.run.state import KNOWN, Outcome
-from headhunt.spec import Choice, Spec
+from headhunt.spec import MANY_CLASSES, Choice, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params, alternate, position_of
 from headhunt.study.ladder import Ladder
@@ -377,7 +377,8 @@ class _Curve:
 
 def prefers_first(table: SetTable) -> bool:
     """Return whether a search on this set prefers the first known recipes."""
-    return table.info.problem_type == "single_label_classification" and not table.info.pair
+    info = table.info
+    return info.problem_type == "single_label_classification" and not info.pair and info.outputs <= MANY_CLASSES
 
 
 def restrict_to_table(study: Study, candidates: TableCandidates, name: str, nearest: bool) -> None:

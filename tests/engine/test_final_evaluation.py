@@ -293,6 +293,7 @@ def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalis
         (12, {}, 4),  # a little better than that
         (19, {}, 1),  # significantly better
         (12, {"columns": PAIR}, 1),
+        (12, {"labels": tuple(map(str, range(21)))}, 1),
     ],
 )
 def test_first_known_recipes_win_unless_another_is_significantly_better(finalists, correct, changes, winner):

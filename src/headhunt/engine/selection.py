@@ -13,6 +13,7 @@ from headhunt.engine.time_estimates import MAXIMUM_MEMBERS
 from headhunt.evaluation import Decisions, compare, decision_scores, select_ensemble
 from headhunt.run.directory import read_predictions
 from headhunt.run.state import KNOWN, Trial
+from headhunt.spec import MANY_CLASSES
 from headhunt.study.candidates import starts_ahead
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
@@ -181,11 +182,15 @@ def _preferred(final: FinalEvaluation, excluded: Collection[int]) -> tuple[Trial
     """Return the known recipe that wins unless another candidate is ahead by so many standard errors; or None.
 
     Among many candidates, the best score is mostly luck. With more than a few rows, the better of the first recipes is
-    preferred: benchmarks/testbed/choice.py, which has classes of single texts, compared by cross-validation.
+    preferred: benchmarks/testbed/choice.py, which has classes of single texts, compared by cross-validation. With many
+    classes, a solved head is better than a few epochs of these recipes: benchmarks/testbed/many_classes.py.
     """
+    task = final.task
     if final.few_rows:
         return best_for_few_rows(final), CLEAR
-    if final.by_rows or final.task.pair or final.task.problem_type != "single_label_classification":
+    if final.by_rows or task.pair or task.problem_type != "single_label_classification":
+        return None, 0.0
+    if len(task.labels) > MANY_CLASSES:
         return None, 0.0
     known = [trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
     usable = [each for each in known[:FIRST_RECIPES] if each.number not in excluded and final.predictions(each)]
