@@ -39,12 +39,12 @@ from specs import ENCODER, TableSpec, table_space
 from table import SetTable, Table
 
 from headhunt.engine.earlier_runs import MAXIMUM, PER_RUN
-from headhunt.engine.selection import FIRST_RECIPES, SIGNIFICANT
+from headhunt.engine.selection import SIGNIFICANT
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
-from headhunt.run.state import KNOWN, Outcome
+from headhunt.run.state import Outcome
 from headhunt.spec import MANY_CLASSES, Choice, Spec
 from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates, Params, alternate, position_of
@@ -84,6 +84,7 @@ class TableCandidates(Candidates):
         facts["classes"] = info.outputs
         super().__init__(table_space(), encoder=ENCODER, **facts)
         complete = Candidates(self.space, encoder=ENCODER, **facts)
+        self._first = complete.first_recipes()
         known = (spec.hash for spec, _ in complete.known_recipes())
         self._known = list(dict.fromkeys(alternate(known, iter(learned))))
         self.recorded = {item.hash: item.spec for item in items if item.hash in table.entries}
@@ -112,6 +113,10 @@ class TableCandidates(Candidates):
     def draw(self, rng: random.Random) -> Params:
         """Draw an untried candidate of the table."""
         return rng.choice(self.untried())
+
+    def first_recipes(self) -> list[Spec]:
+        """Return the known recipes that are best on other data."""
+        return self._first
 
     def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
         """Yield the known recipes that are in the table."""
@@ -258,7 +263,7 @@ class Search:
     learned: tuple[str, ...] = ()
     """Hashes of candidates of earlier searches, which are tried early."""
     one_fold: bool = True
-    """Whether a candidate with one fold wins if it is better on its rows; if not, if it has the better lower bound."""
+    """Whether a candidate with one fold wins if it is better on its rows; otherwise, lower bounds are compared."""
     prefers_first: bool = True
     """Whether the first known recipes win unless another candidate is significantly better."""
 
@@ -352,10 +357,12 @@ class _Curve:
         ahead = max(begun, key=lambda spec: self._table.score(spec, 1), default=winner)
         one_fold = score_both if self._search.one_fold else self._lower_bounds(complete)
         winner = ahead if operator.gt(*one_fold(ahead, winner)) else winner
-        known = [trial for trial in study.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
-        first = [trial.hash for trial in known[:FIRST_RECIPES] if trial.hash in others]
-        if first and self._search.prefers_first and prefers_first(self._table):
-            preferred = first[-1] if operator.gt(*score_both(first[-1], first[0])) else first[0]
+        first = {spec.hash for spec in study.candidates.first_recipes()}
+        known = [spec for spec in others if spec in first]
+        if known and self._search.prefers_first and prefers_first(self._table):
+            preferred = known[0]
+            for spec in known[1:]:
+                preferred = spec if operator.gt(*score_both(spec, preferred)) else preferred
             outputs, targets = self._table.outputs(winner, folds := None if {winner, preferred} <= complete else 1)
             right = [each.argmax(1) == targets for each in (outputs, self._table.outputs(preferred, folds)[0])]
             difference = right[0].astype(float) - right[1]

@@ -39,6 +39,7 @@ from headhunt.run.state import Outcome
 from headhunt.run.task import TaskInfo, open_task, save_task
 from headhunt.spec import FEW_ROWS, Head, Recipe, Space, Spec, solved
 from headhunt.study.budget import TimeBudget
+from headhunt.study.candidates import Candidates
 from headhunt.study.requests import PredictTestRows, PredictTestRowsByFold
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -268,6 +269,19 @@ def test_trial_with_fewer_folds_wins_although_the_plain_head_is_better(finalists
     assert prefer_plain(final, scores, final.state.trials[1], final.state.plain)
 
 
+@pytest.mark.parametrize(("correct", "better"), [(4, False), (6, True)])
+def test_plain_head_is_preferred_if_it_is_better_on_the_only_fold_of_both(finalists, correct, better):
+    """Issue: with one fold each they were not compared, and the winner was always delivered."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    third = len(final.validation_targets) // 3
+    for number, origin, right in ((3, "plain", correct), (4, "random", 5)):
+        spec = Spec(encoder="toy", head=Head(pooling="attention"), recipe=Recipe(learning_rate=1e-4 * number))
+        add_result(final.study, number, spec, origin, LADDER.top - 1, 0.5)
+        predict(final, number, third, (right,))
+    plain, winner = final.state.trials[3:5]
+    assert prefer_plain(final, FinalistScores({4: [0.5]}), winner, plain) == better
+
+
 @pytest.mark.parametrize(("correct", "winner"), [(3, 3), (4, 3), (7, 1)])
 def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalists, correct, winner):
     """Issue: of a dozen candidates with 9 validation rows each, the luckiest one won."""
@@ -299,8 +313,9 @@ def test_known_recipe_for_few_rows_wins_unless_another_is_clearly_better(finalis
 def test_first_known_recipes_win_unless_another_is_significantly_better(finalists, correct, changes, winner):
     """Issue: of several candidates with nearly equal scores, the luckiest one won."""
     final = finalists(FakeWorkers({}), TimeBudget(None))
-    for number, pooling in ((3, "attention"), (4, "cls_mean_max"), (5, "mean_max")):
-        spec = Spec(encoder="toy", head=Head(pooling=pooling), recipe=Recipe(standardize=True))
+    final.study.candidates = Candidates(Space.load("default"), encoder="toy", rows=FEW_ROWS + 1)
+    other = Spec(encoder="toy", head=Head(pooling="mean_max"), recipe=Recipe(standardize=True))
+    for number, spec in enumerate((*final.study.candidates.first_recipes(), other), 3):
         add_result(final.study, number, spec, "known", LADDER.top, 0.5)
     rows = len(final.validation_targets) // 3 * 3
     for number, counts in ((0, 1), (1, correct), (3, 10), (4, 11), (5, 12)):
@@ -310,6 +325,36 @@ def test_first_known_recipes_win_unless_another_is_significantly_better(finalist
     assert chosen.number == winner
     verdict = with_notes(final, Verdict("winner", "no gain", "Done."), Contest(chosen, None, {}), scores)
     assert ("Candidate #1 scores" in verdict.sentence) == (correct == 12 and not changes)
+
+
+def test_first_known_recipes_of_another_encoder_are_not_preferred(finalists):
+    """Issue: an encoder that was trained further had to be significantly better than the one it was made from."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    final.study.candidates = Candidates(Space.load("default"), encoder="toy", rows=FEW_ROWS + 1)
+    recipe = final.study.candidates.first_recipes()[0]
+    rows = len(final.validation_targets) // 3 * 3
+    for number, encoder, counts in ((3, "toy", 10), (4, "other", 12)):
+        add_result(final.study, number, replace(recipe, encoder=encoder), "known", LADDER.top, 0.5)
+        predict(final, number, rows, (counts, 11, 11))
+    predict(final, 1, rows, (11, 11, 11))
+    final.task = replace(final.task, rows={**final.task.rows, "train": FEW_ROWS + 1})
+    scores = FinalistScores({1: [0.8]})
+    assert choose_winner(final, scores).number == 3
+    final.study.candidates.encoder = "third"
+    assert choose_winner(final, scores).number == 1
+
+
+def test_verdict_says_that_the_delivered_model_is_not_calibrated(finalists):
+    """Issue: a model that was delivered before its evaluation answered every text, without a word."""
+    final = finalists(FakeWorkers({}), TimeBudget(None))
+    final.study.ledger.append(ModelSaved(1, "000001-1"))
+    contest, scores, verdict = Contest(None, None, {}), FinalistScores({}), Verdict("best so far", "untested", "Done.")
+    assert with_notes(final, verdict, contest, scores).sentence == "Done."
+    final.calibrate = True
+    assert "is not calibrated" in with_notes(final, verdict, contest, scores).sentence
+    third = len(final.validation_targets) // 3
+    predict(final, 1, third, (1,))
+    assert with_notes(final, verdict, contest, scores).sentence == "Done."
 
 
 def test_less_time_is_reserved_on_few_rows(finalists):

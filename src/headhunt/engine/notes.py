@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.last_training import Contest, examples_of_run
-from headhunt.engine.selection import FinalistScores, best_with_training_run, scores_on_common_rows
+from headhunt.engine.selection import (
+    FinalistScores,
+    best_with_training_run,
+    clearly_better,
+    or_lowest,
+    preferred_recipe,
+    scores_on_common_rows,
+)
 from headhunt.evaluation import decision_scores, format_validation_score, measure, standard_error
 from headhunt.run.directory import read_predictions
 from headhunt.run.results import TFIDF, Verdict
-from headhunt.run.state import KNOWN, Trial
+from headhunt.run.state import Trial
 from headhunt.spec import plain as plain_spec
 
 
 def with_notes(final: FinalEvaluation, verdict: Verdict, contest: Contest, scores: FinalistScores) -> Verdict:
     """Add what a reader must know to judge the comparison: a plain head trained briefly, and a better simple model."""
     notes = [_note_on_plain_head(final, verdict, contest.plain), _note_on_preference(final, contest, scores)]
-    notes += [_note_on_tfidf(final, contest, scores)]
+    notes += [_note_on_decisions(final, verdict), _note_on_tfidf(final, contest, scores)]
     if not any(notes):
         return verdict
     return replace(verdict, sentence=" ".join([f"{verdict.sentence.removesuffix('.')}.", *filter(None, notes)]))
@@ -37,20 +43,31 @@ def _note_on_plain_head(final: FinalEvaluation, verdict: Verdict, plain: Trial |
 
 
 def _note_on_preference(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:
-    """Return a sentence if another candidate has a better score on validation rows than a known recipe that won."""
-    winner, plain = contest.winner, {trial.number for trial in final.state.plain_trials}
-    if winner is None or winner.origin != KNOWN or final.by_rows:
+    """Return a sentence if another candidate has a better score on validation rows than the preferred recipe."""
+    winner, excluded = contest.winner, {trial.number for trial in final.state.plain_trials} | scores.collapsed
+    known, least = preferred_recipe(final, excluded)
+    if winner is None or winner is not known or final.few_rows:
         return None
-    finalists = [final.state.trials[number] for number in scores.by_trial if number not in plain | scores.collapsed]
-    best = max(finalists, key=lambda trial: scores.mean(trial) or -math.inf, default=winner)
+    finalists = [final.state.trials[number] for number in scores.by_trial if number not in excluded]
+    best = max(finalists, key=lambda trial: or_lowest(scores.mean(trial)), default=winner)
     common = scores_on_common_rows(final, best, winner)
-    if common is None or common[0] <= common[1]:
+    if common is None or common[0] <= common[1] or clearly_better(final, best, winner, least):
         return None
     other, own = (format_validation_score(final.metric, score) for score in common)
     return (
         f"Candidate #{best.number} scores {other} on validation rows and the winner {own}, which is no significant "
         "difference; the winner is a recipe that is known to be good on other data."
     )
+
+
+def _note_on_decisions(final: FinalEvaluation, verdict: Verdict) -> str | None:
+    """Return a sentence if calibration or rejection was asked for, and the delivered model was never evaluated."""
+    saved = final.state.model
+    if verdict.delivered != "best so far" or saved is None or not (final.calibrate or final.reject):
+        return None
+    if final.predictions(final.state.trials[saved.trial]) is not None:
+        return None
+    return "There was no time to evaluate the delivered model, so it is not calibrated and answers every text."
 
 
 def _note_on_tfidf(final: FinalEvaluation, contest: Contest, scores: FinalistScores) -> str | None:

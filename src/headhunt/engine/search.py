@@ -221,8 +221,8 @@ def search(
     check_target(target, metric)
     check_deliver(deliver, task)
     check_decisions(task, calibrate, reject, reject_label)
-    load_libraries()
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
+    load_libraries()
     encoders = _resolve_encoders(encoder, task, size, device, trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, task, max_length, trust_remote_code)
     pretrain = unlabelled is not None if pretrain is None else pretrain

@@ -22,7 +22,6 @@ FINALISTS = 3  # trials that are evaluated again with other seeds
 SEEDS = (1, 2)  # those seeds, beside the one a trial was searched with
 COMPARED = 12  # best trials among which finalists are looked for
 ENSEMBLE_CANDIDATES = 30  # best trials among which members are chosen
-FIRST_RECIPES = 2  # known recipes that win unless another candidate is significantly better
 SIGNIFICANT, CLEAR = 2.0, 1.0  # standard errors of a difference: benchmarks/testbed/choice.py and few_shot.py
 MINIMUM_MEMBERS = 3  # unless fewer have a better score: benchmarks/testbed/ensemble_size.py
 Predicted = tuple[Trial, tuple[np.ndarray, np.ndarray]]  # a trial with the rows and outputs of its predictions
@@ -84,7 +83,11 @@ def choose_by_sample(final: FinalEvaluation) -> Trial | None:
 
 def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistScores:
     """Return the scores of the finalists and the plain head, with other seeds too where there is time."""
-    finalists = close_to_best(final, final.fully_evaluated())[:FINALISTS]
+    complete = final.fully_evaluated()
+    finalists = close_to_best(final, complete)[:FINALISTS]
+    preferred, _ = preferred_recipe(final, {trial.number for trial in final.state.trials if trial not in complete})
+    if preferred is not None and preferred not in finalists:
+        finalists = [*finalists[: FINALISTS - 1], preferred]
     scores = {trial.number: [trial.best[1]] for trial in finalists if trial.best}
     if plain is not None and plain.best and plain.best[0] == final.study.ladder.top:
         scores.setdefault(plain.number, [plain.best[1]])
@@ -153,9 +156,11 @@ def choose_winner(final: FinalEvaluation, scores: FinalistScores) -> Trial | Non
     excluded = {trial.number for trial in final.state.plain_trials} | scores.collapsed
     slow = {trial.number for trial in final.state.trials if trial.best and not final.has_time_for(trial)}
     winner = _best_candidate(final, scores, excluded | slow) or _best_candidate(final, scores, excluded)
-    known, least = _preferred(final, excluded | slow)
-    if known is not None and winner is not None and known.number not in scores.collapsed | slow:
-        winner = winner if _clearly_better(final, winner, known, least) else known
+    known, least = preferred_recipe(final, excluded | slow)
+    if known is not None and winner is not None:
+        finalists = [final.state.trials[number] for number in scores.by_trial if number not in excluded | slow]
+        if not any(clearly_better(final, trial, known, least) for trial in (winner, *finalists)):
+            winner = known
     if winner is not None and winner.best is not None:
         scores.by_trial.setdefault(winner.number, [winner.best[1]])
     return winner
@@ -167,7 +172,7 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores, excluded: Co
         finalists = [trial for trial in final.fully_evaluated() if trial.number not in excluded][:1]
     winner = max(
         finalists,
-        key=lambda trial: (_or_lowest(scores.mean(trial)), -trial.number),
+        key=lambda trial: (or_lowest(scores.mean(trial)), -trial.number),
         default=None,
     )
     if winner is None or winner.best is None:
@@ -178,25 +183,29 @@ def _best_candidate(final: FinalEvaluation, scores: FinalistScores, excluded: Co
     return best if common is not None and common[0] > common[1] else winner
 
 
-def _preferred(final: FinalEvaluation, excluded: Collection[int]) -> tuple[Trial | None, float]:
-    """Return the known recipe that wins unless another candidate is ahead by so many standard errors; or None.
+def preferred_recipe(final: FinalEvaluation, excluded: Collection[int]) -> tuple[Trial | None, float]:
+    """Return the preferred known recipe, and by how many standard errors another candidate must be better to win.
 
-    Among many candidates, the best score is mostly luck. With more than a few rows, the better of the first recipes is
-    preferred: benchmarks/testbed/choice.py, which has classes of single texts, compared by cross-validation. With many
-    classes, a solved head is better than a few epochs of these recipes: benchmarks/testbed/many_classes.py.
+    There is None without such a recipe. Among many candidates, the best score is mostly luck. With more than a few
+    rows, the better of the first recipes is preferred: benchmarks/testbed/choice.py, which has classes of single texts,
+    compared by cross-validation. With many classes, a solved head is better than a few epochs of these recipes:
+    benchmarks/testbed/many_classes.py.
     """
     task = final.task
     if final.few_rows:
-        return best_for_few_rows(final), CLEAR
+        known = best_for_few_rows(final)
+        return None if known is None or known.number in excluded else known, CLEAR
     if final.by_rows or task.pair or task.problem_type != "single_label_classification":
         return None, 0.0
     if len(task.labels) > MANY_CLASSES:
         return None, 0.0
-    known = [trial for trial in final.state.trials if trial.origin == KNOWN and trial.spec.recipe.freeze != "all"]
-    usable = [each for each in known[:FIRST_RECIPES] if each.number not in excluded and final.predictions(each)]
-    if len(usable) > 1 and (common := scores_on_common_rows(final, usable[1], usable[0])) and common[0] > common[1]:
-        return usable[1], SIGNIFICANT
-    return next(iter(usable), None), SIGNIFICANT
+    hashes = {spec.hash for spec in final.study.candidates.first_recipes()}
+    best: Trial | None = None
+    for trial in final.state.trials:
+        if trial.hash in hashes and trial.number not in excluded and final.predictions(trial):
+            common = None if best is None else scores_on_common_rows(final, trial, best)
+            best = trial if best is None or (common and common[0] > common[1]) else best
+    return best, SIGNIFICANT
 
 
 def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
@@ -217,8 +226,8 @@ def best_for_few_rows(final: FinalEvaluation) -> Trial | None:
     return next(iter(evaluated + trained), None)
 
 
-def _clearly_better(final: FinalEvaluation, first: Trial, second: Trial, least: float = CLEAR) -> bool:
-    """Return whether a trial is better than another by so many standard errors, on rows that both have predicted."""
+def clearly_better(final: FinalEvaluation, first: Trial, second: Trial, least: float = CLEAR) -> bool:
+    """Return whether a trial is better than another by more than `least` standard errors, on rows of both."""
     common = None if first is second else _on_common_rows(final, first, second)
     if common is None:
         return False
@@ -259,14 +268,15 @@ def prefer_plain(final: FinalEvaluation, scores: FinalistScores, winner: Trial |
         return False
     known = best_for_few_rows(final)
     if known is not None and winner.number == known.number:
-        return _clearly_better(final, plain, winner)
+        return clearly_better(final, plain, winner)
     means = scores.mean(winner), scores.mean(plain)
-    if winner.best and plain.best and winner.best[0] != plain.best[0] and not final.grows:
+    if winner.best and plain.best and min(winner.best[0], plain.best[0]) < final.study.ladder.top and not final.grows:
         means = scores_on_common_rows(final, winner, plain) or means
     return means[0] is not None and means[1] is not None and means[1] > means[0]
 
 
-def _or_lowest(score: float | None) -> float:
+def or_lowest(score: float | None) -> float:
+    """Return a score, or the lowest number if there is none."""
     return -math.inf if score is None else score
 
 

@@ -133,7 +133,9 @@ def _count(number: int) -> str:
 
 def refuse_if_nothing_trained(state: State) -> None:
     """Raise `HeadhuntError`, with the reason of the first failure, if a search has no model at all."""
-    if state.best is not None or state.model is not None:
+    # A model that was saved before its evaluation counts as long as nothing speaks against it.
+    saved = state.trials[state.model.trial] if state.model is not None else None
+    if state.best is not None or (saved is not None and not saved.results):
         return
     results = [result for trial in state.trials for result in trial.results.values()]
     for outcome, sentence in (

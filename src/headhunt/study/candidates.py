@@ -201,10 +201,13 @@ class Candidates:
         """Number of epochs that the space sets for its candidates, where there is time for them."""
         return self._first_recipe().epochs
 
-    def known_recipes(self) -> Iterator[tuple[Spec, Params]]:
+    def known_recipes(self, *, learned: bool = True) -> Iterator[tuple[Spec, Params]]:
         """Yield recipes that performed well on other tasks, in the order to try them.
 
         Recipes that the space cannot express are left out.
+
+        Args:
+            learned: Whether to include candidates of the user's own earlier searches.
         """
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
@@ -214,7 +217,7 @@ class Candidates:
             recipes = _known_shapes(base, self.layers)
         else:
             recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few_epochs, self.rows <= FEW_ROWS)
-        recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned))
+        recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned if learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
@@ -222,6 +225,14 @@ class Candidates:
                 continue
             seen.add(spec.hash)
             yield spec, params
+
+    def first_recipes(self) -> list[Spec]:
+        """Return the known recipes that are best on other data: fine-tuning below a pooled head, from either start.
+
+        A space that cannot express them has none, whatever else it has.
+        """
+        specs = (spec for spec, _ in self.known_recipes(learned=False))
+        return [spec for spec in specs if spec.recipe.standardize and not spec.recipe.contrastive]
 
     def best_for_few_rows(self) -> tuple[Spec, Params] | None:
         """Return the recipe that is best on other data with few rows; None with more rows, or if it does not apply."""
