@@ -45,7 +45,7 @@ TUNED_RECIPE = {"learning_rate": 1e-4, "head_lr_multiplier": 5.0, "freeze": "emb
 def solved_score(task: Task, encoder: str) -> float:
     """Return the out-of-fold score of the solved head, evaluated as a search evaluates any candidate."""
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.engine.workers import RunnerSettings
     from headhunt.evaluation import DEFAULT_METRIC
     from headhunt.run.directory import RunDirectory
     from headhunt.run.task import save_task

@@ -26,7 +26,7 @@ from throughput import RECIPE, trainer_epoch
 
 from headhunt.data import Task
 from headhunt.engine.trial_runner import FromCachedActivations, TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.task import save_task
 from headhunt.spec import Spec

@@ -75,7 +75,7 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repeats: int, warm: bo
 
 def provenance() -> dict[str, Any]:
     """Return the command of this script, with placeholders for paths, the date and versions."""
-    from headhunt.engine.api import versions
+    from headhunt.run.model_info import versions
 
     script = Path(sys.argv[0]).resolve()
     inside = (

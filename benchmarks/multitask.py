@@ -170,7 +170,8 @@ def measure_speed(data: Path, encoder: str, texts: int, repeats: int) -> dict[st
 
     from headhunt.delivery.onnx.export import export
     from headhunt.delivery.onnx.runtime import Model
-    from headhunt.modeling.build import build_tasks, load_tokenizer
+    from headhunt.modeling.build import build_tasks
+    from headhunt.modeling.pretrained import load_tokenizer
     from headhunt.predictor import Predictor
     from headhunt.spec import plain
     from headhunt.training.tokens import SpecialTokens

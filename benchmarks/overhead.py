@@ -22,7 +22,7 @@ from measure import encoder_folder, finish, options
 
 from headhunt.data import Task
 from headhunt.engine.trial_runner import TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter

@@ -135,7 +135,7 @@ class _MeanEncoder:
         import torch
         from transformers import AutoModel
 
-        from headhunt.modeling.build import load_tokenizer, quiet
+        from headhunt.modeling.pretrained import load_tokenizer, quiet
         from headhunt.training.device import pick_device
 
         self.device = pick_device()

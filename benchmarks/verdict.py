@@ -31,7 +31,7 @@ TASK, SEEDS, RUNS, ROWS, SEARCHES = "sst2", 10, 3, 1000, 200
 def train(job: dict[str, Any]) -> tuple[str, np.ndarray]:
     """Train a plain head on all rows (fold -1) or on those of a fold, and return its predictions of the test rows."""
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.engine.workers import RunnerSettings
     from headhunt.run.task import open_task
     from headhunt.spec import plain
     from headhunt.study.requests import Request

@@ -11,7 +11,8 @@ from heads import LABELS, solve_output
 
 from headhunt.engine.ensemble import join
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.modeling.build import build, load_tokenizer
+from headhunt.modeling.build import build
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec, solved
 from headhunt.training.tokens import SpecialTokens

@@ -8,7 +8,8 @@ from conftest import sentences
 from transformers import PreTrainedModel
 
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS, Blocks, Convolutions, Head, Mlp
-from headhunt.modeling.build import build, load_tokenizer, output_of
+from headhunt.modeling.build import build, output_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.spec import solved
 from headhunt.training.features import Features, feature_blocks
 from headhunt.training.ridge import fit_ridge

@@ -61,7 +61,8 @@ def make_predictor(encoder: str, names: tuple[str, ...] = tuple(LABELS), **recip
     """
     import torch
 
-    from headhunt.modeling.build import build_tasks, load_tokenizer
+    from headhunt.modeling.build import build_tasks
+    from headhunt.modeling.pretrained import load_tokenizer
     from headhunt.predictor import Predictor
     from headhunt.spec import Head, Recipe, Spec
     from headhunt.training.tokens import SpecialTokens

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from headhunt.cli import app
 from headhunt.errors import ModelError
-from headhunt.modeling.build import load_config, load_tokenizer
+from headhunt.modeling.pretrained import load_config, load_tokenizer
 from headhunt.predictor import Predictor
 
 CODE = """

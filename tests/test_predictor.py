@@ -14,7 +14,8 @@ from multitask import make_predictor as make_tasks_predictor
 
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Convolutions, Head, Mlp
-from headhunt.modeling.build import build, load_tokenizer
+from headhunt.modeling.build import build
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.tokens import SpecialTokens

@@ -58,7 +58,7 @@ def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
 def train_models(task: Task, spec: Spec, folder: Path) -> dict[str, Path]:
     """Train a candidate on every fold and several times on all rows; return the saved models by name."""
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.engine.workers import RunnerSettings
     from headhunt.evaluation import DEFAULT_METRIC
     from headhunt.run.directory import RunDirectory
     from headhunt.run.task import save_task

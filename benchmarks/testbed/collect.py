@@ -90,7 +90,7 @@ def run_job(job: Job, settings: Settings) -> Result:
 def _run(job: Job, settings: Settings, folder: Path) -> Result:
     from headhunt.data import Task
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.engine.workers import RunnerSettings
     from headhunt.evaluation import DEFAULT_METRIC
     from headhunt.run.directory import RunDirectory
     from headhunt.run.task import open_task, save_task

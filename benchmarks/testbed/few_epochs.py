@@ -37,7 +37,7 @@ def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
 
     from headhunt.data import Task
     from headhunt.engine.trial_runner import TrialRunner
-    from headhunt.engine.worker_data import RunnerSettings
+    from headhunt.engine.workers import RunnerSettings
     from headhunt.evaluation import DEFAULT_METRIC, measure
     from headhunt.predictor import Predictor
     from headhunt.run.directory import RunDirectory

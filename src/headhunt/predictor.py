@@ -15,16 +15,10 @@ from headhunt.data.texts import find_wrong_text
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions, Prediction, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict
-from headhunt.modeling.build import (
-    has_unknown_encoder,
-    load_saved,
-    load_tokenizer,
-    output_of,
-    quiet,
-    register_remote_code,
-)
+from headhunt.modeling.build import has_unknown_encoder, load_saved, output_of, register_remote_code
 from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.multitask import HeadhuntMultiTaskForSequenceClassification
+from headhunt.modeling.pretrained import load_tokenizer, quiet
 from headhunt.report.model_card import write as write_card
 from headhunt.run.directory import check_weight_files, not_a_model
 from headhunt.run.model_info import AdviceError, facts_of_task, read_model_info, write_model_info

@@ -28,7 +28,8 @@ from headhunt.delivery.onnx import runtime
 from headhunt.engine.ensemble import join
 from headhunt.errors import DataError, ModelError
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.build import build, load_tokenizer, output_of
+from headhunt.modeling.build import build, output_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec, solved

@@ -14,7 +14,8 @@ from headhunt import Space, Spec, Task
 from headhunt.engine import api
 from headhunt.engine.ablation import variants
 from headhunt.engine.assembly import architecture_key, make_tokenizer, token_key, tokenizer_key
-from headhunt.engine.worker_data import RunnerSettings, WorkerData
+from headhunt.engine.worker_data import WorkerData
+from headhunt.engine.workers import RunnerSettings
 from headhunt.report import write as write_report
 from headhunt.run.costs import pareto_front
 from headhunt.run.directory import RunDirectory

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from headhunt.engine import encoders as module
 from headhunt.engine.encoders import KNOWN, guess_language, is_offline, relative_cost, resolve_encoders
 from headhunt.errors import HeadhuntError
-from headhunt.modeling.build import load_config, load_tokenizer
+from headhunt.modeling.pretrained import load_config, load_tokenizer
 from headhunt.spec import DEFAULT_ENCODER
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,7 +13,7 @@ from transformers import pipeline
 
 import headhunt
 from headhunt.engine.trial_runner import TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.evaluation import measure
 from headhunt.report import write

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from headhunt.data import Task
 from headhunt.engine.folds import make_folds
 from headhunt.engine.trial_runner import LEAST_FINISHED, TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.evaluation import fit_thresholds
 from headhunt.modeling.architecture import Head, Mlp
 from headhunt.predictor import Predictor

@@ -13,7 +13,7 @@ from searches import run_search
 import headhunt
 from headhunt.data import Task
 from headhunt.engine.trial_runner import TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
 from headhunt.run.directory import PREDICTIONS, RunDirectory, read_predictions, read_test_predictions

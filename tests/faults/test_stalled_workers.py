@@ -13,7 +13,7 @@ from study_toys import evaluate_toy, leaderboard, run_study
 from headhunt import storage
 from headhunt.data import Task
 from headhunt.engine.trial_runner import TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.state import Outcome

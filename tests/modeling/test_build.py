@@ -14,7 +14,8 @@ from headhunt.data import Task
 from headhunt.engine.assembly import prepare
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.build import build, freezable_layers, load_config
+from headhunt.modeling.build import build
+from headhunt.modeling.pretrained import freezable_layers, load_config
 from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Space, Spec
 

@@ -16,7 +16,8 @@ from headhunt.delivery.onnx.export import export
 from headhunt.delivery.onnx.runtime import Model
 from headhunt.errors import ModelError
 from headhunt.modeling.architecture import ACTIVATIONS, NORM_POSITIONS, NORMS, EncoderShape, Head
-from headhunt.modeling.build import build, build_tasks, embeddings_of, find_layers, layers_of, load_tokenizer
+from headhunt.modeling.build import build, build_tasks, embeddings_of, find_layers, layers_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.modeling.tokenizer import train_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.spec import Spec

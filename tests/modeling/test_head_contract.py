@@ -10,7 +10,8 @@ from heads import CASES, LABELS, build_case, make
 
 from headhunt.modeling import heads as modules
 from headhunt.modeling.architecture import COMPARISONS, POOLINGS
-from headhunt.modeling.build import embeddings_of, layers_of, load_tokenizer
+from headhunt.modeling.build import embeddings_of, layers_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.spec import Recipe
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective

@@ -16,7 +16,8 @@ from headhunt.data import tasks
 from headhunt.errors import ModelError
 from headhunt.modeling import multitask
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.build import build_tasks, embeddings_of, heads_of, layers_of, load_tokenizer
+from headhunt.modeling.build import build_tasks, embeddings_of, heads_of, layers_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.training.tokens import SpecialTokens
 

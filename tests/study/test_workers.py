@@ -33,7 +33,7 @@ from headhunt.run.events import STOPPED
 from headhunt.run.ledger import read_state
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.study import local_executor, ray_executor, worker_pool
+from headhunt.study import fork_server, ray_executor, worker_pool
 from headhunt.study.local_executor import LocalExecutor
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
@@ -320,8 +320,8 @@ def test_local_workers_ignore_signals_to_the_terminals_group_and_requests_to_ter
 
 def test_program_that_ends_before_its_search_leaves_no_process_behind():
     code = (
-        f"from headhunt.study import local_executor; local_executor.preload({TARGET!r})\n"
-        "print(local_executor._preloaded[0]._process.pid)"
+        f"from headhunt.study import fork_server; fork_server.preload({TARGET!r})\n"
+        "print(fork_server._preloaded[0]._process.pid)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
     assert not done.stderr and not psutil.pid_exists(int(done.stdout))
@@ -329,13 +329,13 @@ def test_program_that_ends_before_its_search_leaves_no_process_behind():
 
 def test_preloaded_libraries_are_used_by_the_next_executor_only():
     module = TARGET.partition(":")[0]
-    local_executor.preload(TARGET)
-    local_executor.preload(TARGET)
-    (server,) = local_executor._preloaded
-    assert local_executor._take_preloaded("other") is None and not server.alive
-    local_executor.preload(TARGET)
-    (server,) = local_executor._preloaded
-    assert local_executor._take_preloaded(module) is server and not local_executor._preloaded
+    fork_server.preload(TARGET)
+    fork_server.preload(TARGET)
+    (server,) = fork_server._preloaded
+    assert fork_server.take_preloaded("other") is None and not server.alive
+    fork_server.preload(TARGET)
+    (server,) = fork_server._preloaded
+    assert fork_server.take_preloaded(module) is server and not fork_server._preloaded
     server.close()
 
 
@@ -343,10 +343,10 @@ def test_preloaded_libraries_are_used_by_the_next_executor_only():
 def test_without_collection_leaves_the_garbage_collector_as_it_was(enabled):
     gc.enable() if enabled else gc.disable()
     try:
-        with local_executor.without_collection():
+        with fork_server.without_collection():
             assert not gc.isenabled()
         assert gc.isenabled() is enabled
-        with pytest.raises(ImportError), local_executor.without_collection():
+        with pytest.raises(ImportError), fork_server.without_collection():
             raise ImportError
         assert gc.isenabled() is enabled
     finally:

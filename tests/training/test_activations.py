@@ -14,9 +14,9 @@ from conftest import FAMILIES, sentences
 
 from headhunt.data import Task
 from headhunt.engine.trial_runner import FromCachedActivations, TrialRunner
-from headhunt.engine.worker_data import RunnerSettings
+from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Blocks, Convolutions, Head
-from headhunt.modeling.build import load_tokenizer
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.run.task import save_task
 from headhunt.spec import Lora, Recipe, Smart, Spec
 from headhunt.study.requests import EvaluateTrial, Request

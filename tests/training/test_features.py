@@ -11,7 +11,8 @@ import torch
 from conftest import sentences
 
 from headhunt.modeling.architecture import Head, Mlp
-from headhunt.modeling.build import build, load_tokenizer, output_of
+from headhunt.modeling.build import build, output_of
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.training import features as module
 from headhunt.training.activations import StoppedError
 from headhunt.training.features import Features, feature_blocks

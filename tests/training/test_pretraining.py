@@ -11,8 +11,8 @@ from conftest import FAMILIES, sentences
 from transformers import AutoModel
 
 from headhunt.errors import ModelError
-from headhunt.modeling.build import load_tokenizer
 from headhunt.modeling.masked import TiedMaskedModel, build_masked
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.storage import cache_root
 from headhunt.training import pretraining as module
 from headhunt.training.activations import StoppedError

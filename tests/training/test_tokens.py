@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import WORDS, make_tokenizer, sentences
 
-from headhunt.modeling.build import load_tokenizer
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.training.tokens import CHUNK, SpecialTokens, by_length, shuffled_by_length, tokenise
 
 STYLES = ("bert", "roberta", "distilbert", "modernbert")

@@ -72,10 +72,13 @@ def search(
 
     Press Ctrl-C once to end the search within a minute, with the best model so far; twice to stop at once.
     """
-    started = clock() - overhead(time)
+    started = clock()
+    from headhunt.engine.preloading import preload_workers
+
+    preload_workers(workers, device, ray)  # before anything else is loaded: it takes longest
     from headhunt.engine import search as engine
     from headhunt.engine.options import choose_metric, parse_duration
-    from headhunt.engine.workers import preload_workers, rows_within
+    from headhunt.engine.workers import rows_within
     from headhunt.report.terminal import SearchView
 
     if out is not None:
@@ -83,11 +86,10 @@ def search(
     check_quantities(time, max_latency, max_size, max_memory)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
     columns |= {"group": group, "order": order, "test": test}
-    preload_workers(workers, device, ray)
     columns |= {"max_rows": rows_within(parse_duration(time), limit, device, ray)} if tasks is None else {}
     task = load_data(data, tasks, limit, seed, columns)
     print_notes(task)
-    limits: dict[str, Any] = {"time": time, "started": started, "trials": trials, "target": target}
+    limits: dict[str, Any] = {"time": time, "started": started - overhead(time), "trials": trials, "target": target}
     limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
     choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
     choices |= {"known_recipes": known_recipes, "learn_from": learn_from or (), "rungs": rungs}

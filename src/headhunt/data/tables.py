@@ -208,7 +208,8 @@ def map_arrow(path: Path) -> pa.Table:
 
 
 def _collect(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: SizeLimit) -> pa.Table:
-    tables, decoded, rows = [schema.empty_table()], 0, 0
+    # An empty table from `schema.empty_table` loads pandas, for which every worker would wait.
+    tables, decoded, rows = [pa.Table.from_batches([], schema)], 0, 0
     for batch in batches:
         table = pa.Table.from_batches([batch])
         check_table(table)  # before anything else: the size of a damaged table is as wrong as its offsets

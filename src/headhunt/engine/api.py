@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headhunt.data import Split, Task, load_texts
-from headhunt.engine.assembly import prepare, versions
+from headhunt.engine.assembly import prepare
 from headhunt.engine.options import check_new_directory, choose_metric, load_task, parse_duration
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import (
@@ -21,8 +21,9 @@ from headhunt.evaluation import (
     evaluate_tasks,
     score_rejection,
 )
-from headhunt.modeling.build import check_length, load_config
+from headhunt.modeling.pretrained import check_length, load_config
 from headhunt.predictor import Predictor
+from headhunt.run.model_info import versions
 from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
 from headhunt.training import pretraining
 from headhunt.training.device import pick_device

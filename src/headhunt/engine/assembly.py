@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,11 @@ import torch
 
 from headhunt.data import Split, Task
 from headhunt.errors import ModelError
-from headhunt.modeling.build import build, build_tasks, load_tokenizer, longest_input
+from headhunt.modeling.build import build, build_tasks, longest_input
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.modeling.tokenizer import train_tokenizer
 from headhunt.predictor import Predictor
-from headhunt.spec import Recipe, Spec
+from headhunt.spec import Spec
 from headhunt.training.device import pick_device
 from headhunt.training.features import Features, InitialFeatures, TaskFeatures
 from headhunt.training.loop import Training
@@ -26,7 +24,6 @@ from headhunt.training.solve import Solving, SolvingTasks
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import SpecialTokens, Tokens, tokenise
 
-MEASURED_TEXTS, CUT_SHARE = 1000, 0.05  # windows are offered if this share of the first texts is cut
 VOCABULARY_ROWS = 20_000  # rows that a new tokenizer is trained on, at most
 
 
@@ -109,24 +106,6 @@ def build_model(
         special = SpecialTokens.of(tokenizer, pair=False)
         model.config.window = [spec.recipe.max_length, len(special.before), len(special.after)]
     return model, spec
-
-
-def cuts_many(task: Task, encoder: str, max_length: int | None, trust_remote_code: bool = False) -> bool:
-    """Return whether many of the training texts are longer than an encoder reads, so that windows may pay.
-
-    Args:
-        task: The data. Windows are for single texts.
-        encoder: Hugging Face model name or local folder.
-        max_length: Maximum number of tokens per text; that of a recipe by default.
-        trust_remote_code: Allow code that comes with the encoder to run.
-    """
-    if task.pair or task.tasks:
-        return False
-    tokenizer = load_tokenizer(encoder, trust_remote_code)
-    texts = task.splits["train"].texts(0, MEASURED_TEXTS)
-    longest = max_length or Recipe().max_length
-    lengths = tokenise(tokenizer, texts, max_length=longest + 1).lengths
-    return bool((lengths > longest).mean() >= CUT_SHARE)
 
 
 def tokenise_texts(spec: Spec, tokenizer: Any, texts: list[str], texts_b: list[str] | None) -> Tokens:
@@ -267,9 +246,3 @@ def make_features(model: Any, tokens: Tokens | TaskTokens, precision: str = "aut
     if isinstance(tokens, TaskTokens):
         return TaskFeatures(model, tokens, precision)
     return Features(model, tokens, precision)
-
-
-def versions() -> dict[str, str]:
-    """Return the library versions that a result depends on."""
-    names = ("headhunt", "torch", "transformers", "tokenizers", "numpy")
-    return {"python": platform.python_version(), "platform": sys.platform, **{name: version(name) for name in names}}

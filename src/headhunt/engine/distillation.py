@@ -14,14 +14,15 @@ import numpy as np
 from headhunt.data import Columns, Split, Task, load_labelled, load_texts
 from headhunt.data.unlabelled import normalise
 from headhunt.engine.api import load, score
-from headhunt.engine.assembly import assemble, build_model, tokenise_texts, versions
+from headhunt.engine.assembly import assemble, build_model, tokenise_texts
 from headhunt.engine.options import check_new_directory
 from headhunt.engine.profiling import measure_cost
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Score, decide
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.build import load_tokenizer
+from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
+from headhunt.run.model_info import versions
 from headhunt.run.results import ModelCost
 from headhunt.spec import Recipe, Spec
 from headhunt.training.loop import Report

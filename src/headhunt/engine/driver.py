@@ -10,23 +10,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from headhunt.engine.best_model import BestModel
 from headhunt.engine.final_evaluation import FinalEvaluation
 from headhunt.engine.final_test import run_final_evaluation
-from headhunt.engine.options import default_workers, has_gpu
+from headhunt.engine.options import default_workers
 from headhunt.engine.planning import plan_search
+from headhunt.engine.preloading import has_gpu, load_libraries
 from headhunt.engine.pretraining import FurtherPretraining
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
-from headhunt.engine.workers import start_workers, starts_ray
+from headhunt.engine.workers import RunnerSettings, start_workers, starts_ray
 from headhunt.report import model_card
 from headhunt.report.notebook import live_view
 from headhunt.run.directory import Key, RunDirectory
 from headhunt.run.events import SearchEnded
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.model_info import versions
 from headhunt.run.plan import Plan
 from headhunt.run.results import TFIDF, SearchResult
 from headhunt.run.settings import SearchSettings
@@ -37,9 +39,6 @@ from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
 from headhunt.study.requests import Request
 from headhunt.study.study import Study
-
-if TYPE_CHECKING:
-    from headhunt.engine.worker_data import RunnerSettings
 
 FINISHING_SECONDS = 12.0  # for the final evaluation in this process, if the workers do not start in time
 WAITING_FRACTION = 0.3  # of the time, for workers to start, before a head is solved in this process
@@ -158,6 +157,7 @@ class SearchDriver:
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
                 self._stage, self._first = "searching", False
+                starter.submit(load_libraries)  # the final evaluation should not wait for them
                 if executor is None:
                     executor = _wait_for_workers(starting, self.budget.left() - FINISHING_SECONDS)
                 self._study.executor = executor or self._local_executor()
@@ -240,8 +240,6 @@ class SearchDriver:
         return reason
 
     def _runner_settings(self) -> RunnerSettings:
-        from headhunt.engine.worker_data import RunnerSettings  # torch takes a while to load
-
         settings = self.settings
         return RunnerSettings(
             directory=str(self.directory.path),
@@ -260,8 +258,6 @@ class SearchDriver:
         return start_workers(self.settings, self._runner_settings(), self.resources.ray)
 
     def _create_study(self, ledger: LedgerWriter, executor: Executor, plan: Plan) -> Study:
-        from headhunt.engine.assembly import versions
-
         settings = self.settings
         config = config_of_encoder(settings.encoder, self.resources.trust_remote_code)
         candidates = Candidates(
@@ -357,7 +353,7 @@ class SearchDriver:
 
 def config_of_encoder(encoder: str, trust_remote_code: bool = False) -> Any:
     """Return the configuration of an encoder."""
-    from headhunt.modeling.build import load_config  # torch takes a while to load
+    from headhunt.modeling.pretrained import load_config  # torch takes a while to load
 
     return load_config(encoder, trust_remote_code)
 

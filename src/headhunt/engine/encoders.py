@@ -1,4 +1,7 @@
-"""Choose encoders: check the ones that were given, or list the ones that suit the texts and the hardware."""
+"""Choose encoders: check the ones that were given, or list the ones that suit the texts and the hardware.
+
+No model is loaded, so that a search does not wait for what builds them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from headhunt.data import Task
 from headhunt.errors import HeadhuntError
-from headhunt.spec import DEFAULT_ENCODER
+from headhunt.spec import DEFAULT_ENCODER, Recipe
 from headhunt.storage import read_json
 
 AUTO = "auto"
@@ -94,6 +98,7 @@ ENGLISH = frozenset(
     | {"not", "be", "have", "at", "can", "from", "by", "or", "but", "if", "your", "they", "which", "there"}
 )
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 200, 500
+MEASURED_TEXTS, CUT_SHARE = 1000, 0.05  # windows are offered if this share of the first texts is cut
 
 
 @dataclass(frozen=True)
@@ -150,9 +155,30 @@ def relative_cost(encoder: str, trust_remote_code: bool = False) -> float:
     known = next((entry for entry in KNOWN if entry.name == encoder), None)
     if known is not None:
         return _cost(known.layers, known.width, known.layer_cost)
-    from headhunt.modeling.build import load_config
+    from headhunt.modeling.pretrained import load_config
 
     return _cost_of(load_config(encoder, trust_remote_code))
+
+
+def cuts_many(task: Task, encoder: str, max_length: int | None, trust_remote_code: bool = False) -> bool:
+    """Return whether many of the training texts are longer than an encoder reads, so that windows may pay.
+
+    Args:
+        task: The data. Windows are for single texts.
+        encoder: Hugging Face model name or local folder.
+        max_length: Maximum number of tokens per text; that of a recipe by default.
+        trust_remote_code: Allow code that comes with the encoder to run.
+    """
+    if task.pair or task.tasks:
+        return False
+    from headhunt.modeling.pretrained import load_tokenizer
+    from headhunt.training.tokens import tokenise
+
+    tokenizer = load_tokenizer(encoder, trust_remote_code)
+    texts = task.splits["train"].texts(0, MEASURED_TEXTS)
+    longest = max_length or Recipe().max_length
+    lengths = tokenise(tokenizer, texts, max_length=longest + 1).lengths
+    return bool((lengths > longest).mean() >= CUT_SHARE)
 
 
 def guess_language(texts: Sequence[str]) -> Literal["en", "multilingual"]:
@@ -201,7 +227,7 @@ def _split(given: str | Path | Sequence[str | Path]) -> list[str]:
 
 def _check(names: Sequence[str], trust_remote_code: bool) -> None:
     """Refuse encoders that cannot be loaded or are given twice."""
-    from headhunt.modeling.build import load_config
+    from headhunt.modeling.pretrained import load_config
 
     seen: set[str] = set()
     for name in names:
@@ -256,7 +282,7 @@ def _read_cached(name: str, cache: Path, known: _Available | None) -> _Available
     """Return an encoder of the cache; None if it is incomplete or of an unknown architecture."""
     from huggingface_hub import try_to_load_from_cache
 
-    from headhunt.modeling.build import load_config
+    from headhunt.modeling.pretrained import load_config
 
     config_file = try_to_load_from_cache(name, "config.json", cache_dir=cache)
     if not isinstance(config_file, str):

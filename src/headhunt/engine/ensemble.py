@@ -11,9 +11,9 @@ import torch
 
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions
-from headhunt.modeling.build import equal_tokenizers, load_tokenizer
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.model import HeadhuntForSequenceClassification
+from headhunt.modeling.pretrained import equal_tokenizers, load_tokenizer
 from headhunt.predictor import CARD, MEMBERS, Predictor
 from headhunt.spec import Recipe
 from headhunt.storage import remove

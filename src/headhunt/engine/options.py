@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from headhunt.study.registry import STRATEGIES
 PRECISIONS = ("auto", "fp32", "bf16")
 MILLISECONDS = {"ms": 1.0, "s": 1000.0}
 MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
-GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, and WSL, on Linux
 
 
 def parse_duration(time: str | float | None) -> float | None:
@@ -224,12 +222,3 @@ def default_workers() -> int:
     from headhunt.study import worker_pool
 
     return worker_pool.default_workers()
-
-
-def has_gpu() -> bool:
-    """Return whether this machine has a GPU that torch can use."""
-    if sys.platform == "linux" and not any(Path(device).exists() for device in GPU_DEVICES):
-        return False  # loading torch, only to hear that, takes seconds
-    import torch
-
-    return torch.cuda.is_available() or torch.backends.mps.is_available()

@@ -21,13 +21,13 @@ from headhunt.engine.options import (
     check_pretraining,
     check_target,
     choose_metric,
-    has_gpu,
     load_task,
     new_run_directory,
     parse_duration,
     parse_quantity,
 )
-from headhunt.engine.workers import load_libraries, preload_workers, rows_within
+from headhunt.engine.preloading import has_gpu, preload_workers
+from headhunt.engine.workers import rows_within
 from headhunt.errors import HeadhuntError
 from headhunt.report.notebook import search_summary
 from headhunt.run.directory import RunDirectory
@@ -222,7 +222,6 @@ def search(
     check_deliver(deliver, task)
     check_decisions(task, calibrate, reject, reject_label)
     size = parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
-    load_libraries()
     encoders = _resolve_encoders(encoder, task, size, device, trust_remote_code)
     chosen, baseline = _resolve_space(space, encoders, task, max_length, trust_remote_code)
     pretrain = unlabelled is not None if pretrain is None else pretrain
@@ -230,7 +229,7 @@ def search(
     texts_alone = load_unlabelled(task, unlabelled, seed=seed) if pretrain or unlabelled is not None else None
     config_of_encoder(baseline, trust_remote_code)  # refuses an encoder that is not there before any work is done
     if max_length is not None:
-        from headhunt.modeling.build import check_length
+        from headhunt.modeling.pretrained import check_length
 
         check_length(max_length, baseline, trust_remote_code)
     directory = RunDirectory(Path(out) if out is not None else new_run_directory(task.name))
@@ -403,8 +402,8 @@ def _resolve_space(
     """
     first = encoders[0] if encoders else None
     if str(space) in NAMED and not isinstance(space, Space):
-        from headhunt.engine.assembly import cuts_many
-        from headhunt.modeling.build import freezable_layers, load_config
+        from headhunt.engine.encoders import cuts_many
+        from headhunt.modeling.pretrained import freezable_layers, load_config
 
         configs = [load_config(encoder, trust_remote_code) for encoder in encoders or (DEFAULT_ENCODER,)]
         # Any encoder may be chosen: offer numbers of frozen layers that all of them have.

@@ -25,20 +25,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import Assembly, architecture_key, versions
+from headhunt.engine.assembly import Assembly, architecture_key
 from headhunt.engine.averaging import average_training_runs
 from headhunt.engine.ensemble import save_ensemble
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
 from headhunt.engine.students import train_student
-from headhunt.engine.worker_data import RunnerSettings, WorkerData, limit_memory
+from headhunt.engine.worker_data import WorkerData, limit_memory
 from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput, pretrain_encoder
+from headhunt.engine.workers import RunnerSettings
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, parts_of, standard_error
 from headhunt.predictor import Predictor
 from headhunt.run.clock import steady_time
 from headhunt.run.directory import write_arrays
 from headhunt.run.events import STOPPED
+from headhunt.run.model_info import versions
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove

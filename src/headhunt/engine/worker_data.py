@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from headhunt.engine.assembly import (
     tokenizer_key,
 )
 from headhunt.engine.folds import Fold, WorkingRows, working_rows
+from headhunt.engine.workers import RunnerSettings
 from headhunt.evaluation import fit_thresholds
 from headhunt.modeling.build import heads_of
 from headhunt.run.directory import RunDirectory, read_predictions
@@ -44,31 +45,6 @@ INITIAL_FEATURES = 4  # architectures whose initial features are kept
 
 Texts = tuple[list[str], list[str] | None, np.ndarray | None]
 """First texts, second texts of pairs, and the number of each row's task if there are several."""
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """The settings of a `TrialRunner`; plain data, so that they reach other machines."""
-
-    directory: str
-    """The run directory."""
-    metric: str
-    seed: int = 0
-    """Decides the folds; the same for all candidates."""
-    device: str | None = None
-    precision: str = "auto"
-    trust_remote_code: bool = False
-    cache_activations: bool = True
-    cache_bytes: int | None = None
-    """Bytes for cached activations on this machine."""
-    threads: int | None = None
-    """Threads of this process; by default torch decides."""
-    memory: int | None = None
-    """Bytes this process may allocate beyond what it has now, where the system can enforce that."""
-    max_latency: float | None = None
-    """Milliseconds for one text in the median; slower candidates are not trained."""
-    max_size: float | None = None
-    """Megabytes of weights a candidate may have."""
 
 
 class WorkerData:

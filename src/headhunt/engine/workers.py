@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from headhunt.engine.options import has_gpu
+from headhunt.engine.preloading import HERE, RUNNER, are_local, uses_gpu
 from headhunt.run.settings import SearchSettings
 from headhunt.study import local_executor
 from headhunt.study.executors import Executor
 from headhunt.study.worker_pool import available_memory, default_workers
 
-if TYPE_CHECKING:
-    from headhunt.engine.worker_data import RunnerSettings
-
-RUNNER = "headhunt.engine.trial_runner:TrialRunner"
-HERE = (None, "local")  # addresses of this machine
 MEMORY_FRACTION = 0.8  # of the available memory, for all workers of this machine
 ROWS_PER_SECOND, ROWS_PER_SECOND_OF_GPU = 1_000, 10_000  # more than small encoders read in the time of a search
 MIN_ROWS_READ = 50_000
 
 
-def preload_workers(workers: int | None, device: str | None, ray: str | None) -> None:
-    """Begin to load the libraries of the workers in another process, unless they run on Ray."""
-    if _are_local(workers, device, ray):
-        local_executor.preload(RUNNER)
+@dataclass(frozen=True)
+class RunnerSettings:
+    """The settings of a `TrialRunner`; plain data, so that they reach other machines."""
 
-
-def load_libraries() -> None:
-    """Load torch and transformers in this process. It takes seconds, so wrong data should be refused before."""
-    with local_executor.without_collection():
-        import_module("headhunt.engine.assembly")
+    directory: str
+    """The run directory."""
+    metric: str
+    seed: int = 0
+    """Decides the folds; the same for all candidates."""
+    device: str | None = None
+    precision: str = "auto"
+    trust_remote_code: bool = False
+    cache_activations: bool = True
+    cache_bytes: int | None = None
+    """Bytes for cached activations on this machine."""
+    threads: int | None = None
+    """Threads of this process; by default torch decides."""
+    memory: int | None = None
+    """Bytes this process may allocate beyond what it has now, where the system can enforce that."""
+    max_latency: float | None = None
+    """Milliseconds for one text in the median; slower candidates are not trained."""
+    max_size: float | None = None
+    """Megabytes of weights a candidate may have."""
 
 
 def rows_within(seconds: float | None, limit: int | None, device: str | None, ray: str | None) -> int | None:
@@ -48,7 +53,7 @@ def rows_within(seconds: float | None, limit: int | None, device: str | None, ra
     """
     if seconds is None:
         return None
-    fast = ray not in HERE or _uses_gpu(device)
+    fast = ray not in HERE or uses_gpu(device)
     rows = int(seconds * (ROWS_PER_SECOND_OF_GPU if fast else ROWS_PER_SECOND))
     return max(MIN_ROWS_READ, rows, 2 * (limit or 0))
 
@@ -61,7 +66,7 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
         runner: The settings of each worker's runner.
         ray: Address of a Ray cluster, or "local" for Ray on this machine.
     """
-    if not _uses_gpu(settings.device):
+    if not uses_gpu(settings.device):
         runner = replace(runner, threads=1)
     if ray in HERE:
         runner = replace(
@@ -70,7 +75,7 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
     if settings.max_memory is not None:
         allowed = int(settings.max_memory * 1e6)
         runner = replace(runner, memory=min(runner.memory or allowed, allowed))
-    if _are_local(settings.workers, settings.device, ray):
+    if are_local(settings.workers, settings.device, ray):
         return local_executor.LocalExecutor(RUNNER, {"settings": runner}, workers=settings.workers)
     from headhunt.study.ray_executor import RayExecutor
 
@@ -79,21 +84,4 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
 
 def starts_ray(settings: SearchSettings, ray: str | None) -> bool:
     """Return whether Ray must be started on this machine."""
-    return settings.workers != 0 and ray in HERE and not _are_local(settings.workers, settings.device, ray)
-
-
-def _are_local(workers: int | None, device: str | None, ray: str | None) -> bool:
-    """Return whether the workers are processes of this machine. Ray assigns GPUs, so it is used where there are any."""
-    if workers == 0 or ray or _is_connected_to_ray() or not local_executor.is_available():
-        return False
-    return not _uses_gpu(device)
-
-
-def _uses_gpu(device: str | None) -> bool:
-    return device != "cpu" and (device is not None or has_gpu())
-
-
-def _is_connected_to_ray() -> bool:
-    """Return whether the user's program uses Ray itself; a search then uses the same cluster."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    return settings.workers != 0 and ray in HERE and not are_local(settings.workers, settings.device, ray)

@@ -5,10 +5,8 @@ This module knows the differences between families of encoders. A saved model do
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,13 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.utils import logging as transformers_logging
 
-from headhunt.errors import ModelError, out_of_memory
+from headhunt.errors import ModelError
 from headhunt.modeling.architecture import EncoderShape, Head, to_dict
 from headhunt.modeling.configuration import HeadhuntConfig
 from headhunt.modeling.encoder import HeadhuntEncoder, HeadhuntEncoderConfig
@@ -39,6 +35,7 @@ from headhunt.modeling.multitask import (
     HeadhuntMultiTaskForSequenceClassification,
     find_layers,
 )
+from headhunt.modeling.pretrained import loading_errors, quiet
 from headhunt.storage import read_json
 
 # Names of the dropout of the encoder and of the classification head in the configurations of all families.
@@ -58,90 +55,6 @@ AutoConfig.register("headhunt_multitask", HeadhuntMultiTaskConfig)
 AutoModelForSequenceClassification.register(HeadhuntConfig, HeadhuntForSequenceClassification)
 AutoModelForSequenceClassification.register(HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification)
 AutoModelForSequenceClassification.register(HeadhuntMultiTaskConfig, HeadhuntMultiTaskForSequenceClassification)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the warnings and progress bars of transformers."""
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def loading_errors(encoder: str) -> Iterator[None]:
-    """Turn errors of transformers about an encoder into a `ModelError` with advice."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except Exception as error:  # damaged files raise errors of many libraries
-        if out_of_memory(error):
-            raise
-        if "trust_remote_code" in str(error):
-            raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code=True to run it.") from None
-        absent = encoder.startswith((".", "/", "~")) and not Path(encoder).exists()
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        reason = "this folder does not exist" if absent else reason
-        raise ModelError(
-            f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
-            f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
-            "without a network, encoder= must be a folder."
-        ) from None
-
-
-def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
-    """Return the encoder's configuration."""
-    with quiet(), loading_errors(encoder):
-        return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-
-
-def check_length(tokens: int, encoder: str, trust_remote_code: bool = False) -> None:
-    """Check a maximum length against the positions of an encoder.
-
-    Raises:
-        ModelError: If it is larger than the encoder allows, or below 8.
-    """
-    positions = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
-    longest = positions if positions and positions > 0 else 32768  # the limit of `Recipe.max_length`
-    if not 8 <= tokens <= longest:
-        raise ModelError(f"max_length= must be 8 to {longest} tokens for {encoder!r}; found {tokens}.")
-
-
-def freezable_layers(config: Any) -> int:
-    """Return the number of layers that can be frozen one by one; 0 if all depths share one layer (ALBERT)."""
-    depth = int(config.num_hidden_layers)
-    return depth if getattr(config, "num_hidden_groups", depth) == depth else 0
-
-
-def load_tokenizer(encoder: str, trust_remote_code: bool = False) -> Any:
-    """Return the encoder's tokenizer with truncation and padding switched off."""
-    with quiet(), loading_errors(encoder):
-        tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=trust_remote_code)
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers' result if files are missing
-        raise ModelError(f"{encoder!r} has no tokenizer: its files are missing or have no vocabulary.")
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        backend.no_truncation()
-        backend.no_padding()
-    # "[SEP]" in a user's text is ordinary text.
-    tokenizer.split_special_tokens = True
-    return tokenizer
-
-
-def equal_tokenizers(first: Any, second: Any) -> bool:
-    """Return True if two tokenizers give the same tokens and special tokens for every text."""
-    if first.model_input_names != second.model_input_names or type(first) is not type(second):
-        return False
-    if not hasattr(first, "backend_tokenizer"):
-        return first.get_vocab() == second.get_vocab()
-    return first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
 
 
 def build(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from headhunt.modeling.build import loading_errors, quiet
+from headhunt.modeling.pretrained import loading_errors, quiet
 
 
 class TiedMaskedModel(nn.Module):

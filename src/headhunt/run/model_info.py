@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +64,9 @@ def saved_thresholds(folder: Path) -> list[float] | None:
     path = folder / "config.json"
     thresholds: list[float] | None = read_json(path).get("thresholds") if path.is_file() else None
     return thresholds
+
+
+def versions() -> dict[str, str]:
+    """Return the library versions that a result depends on."""
+    names = ("headhunt", "torch", "transformers", "tokenizers", "numpy")
+    return {"python": platform.python_version(), "platform": sys.platform, **{name: version(name) for name in names}}

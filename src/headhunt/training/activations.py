@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from headhunt.modeling.build import embeddings_of, hash_weights, layers_of, loading_errors, quiet
+from headhunt.modeling.build import embeddings_of, hash_weights, layers_of
 from headhunt.modeling.model import without_pooler
+from headhunt.modeling.pretrained import loading_errors, quiet
 from headhunt.storage import (
     MAX_CACHE_DAYS,
     LockTimeout,

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from headhunt.errors import HeadhuntError, ModelError
-from headhunt.modeling.build import hash_weights, load_tokenizer, longest_input, quiet
+from headhunt.modeling.build import hash_weights, longest_input
 from headhunt.modeling.masked import build_masked, save_encoder
+from headhunt.modeling.pretrained import load_tokenizer, quiet
 from headhunt.spec import Recipe
 from headhunt.spec.spec import WIDE
 from headhunt.storage import (
