@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from headhunt.engine import encoders as module
 from headhunt.engine.encoders import KNOWN, guess_language, is_offline, relative_cost, resolve_encoders
-from headhunt.errors import HeadhuntError
+from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.pretrained import load_config, load_tokenizer
 from headhunt.spec import DEFAULT_ENCODER
 
@@ -124,6 +124,15 @@ def test_auto_respects_the_maximum_size():
     assert resolve_encoders("auto", offline=False, max_size=80) == (L3,)
     with pytest.raises(HeadhuntError, match=r"found 50 MB, and the smallest one, .*L3-v2, has 70 MB"):
         resolve_encoders("auto", offline=False, max_size=50)
+
+
+def test_encoder_must_not_be_a_model_with_a_head(tmp_path):
+    """Issue: the advice was to let its code run, which would not have helped."""
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "headhunt", "auto_map": {"AutoConfig": "configuration.Config"}}'
+    )
+    with pytest.raises(ModelError, match="is a model with a head of Headhunt"):
+        load_config(str(tmp_path))
 
 
 def test_auto_offline_lists_encoders_of_the_cache_that_can_be_loaded(cache):

@@ -25,6 +25,7 @@ from headhunt.engine.selection import (
     choose_winner,
     evaluate_finalists,
     prefer_plain,
+    seconds_to_reserve,
 )
 from headhunt.engine.test_scores import score_test_rows
 from headhunt.engine.verdict import add_ensemble, conclude
@@ -55,14 +56,14 @@ def test_verdict_sentence_follows_the_interval():
     assert sentence(0.05, 0.02, 0.08).startswith("A reliable gain: the winner reaches 76.0 % where the plain head")
     assert "+5.0 points (95 % interval +2.0 to +8.0 points, p = 0.004)" in sentence(0.05, 0.02, 0.08)
     unproven = sentence(0.05, -0.01, 0.11)
-    assert unproven.startswith(
-        "No reliable gain: the best candidate reaches 76.0 % where the plain head reaches 71.0 %"
+    assert unproven.startswith("No reliable gain: the winner reaches 76.0 % where the plain head reaches 71.0 %")
+    assert unproven.endswith(
+        "which includes zero. It is delivered because it is better than the plain head on validation rows."
     )
-    assert unproven.endswith("which includes zero. It is delivered because it is better on validation rows.")
     comparison = Comparison(0.05, -0.01, 0.11, 0.1, 0.0, 4)
     few_rows = conclude("accuracy", TESTED, comparison, "winner", few_rows=True).sentence
     assert few_rows.endswith("It is delivered because it is the best known recipe for so few rows.")
-    assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the best candidate reaches 76.0 %")
+    assert sentence(0.05, 0.02, 0.08, training_runs=1).startswith("Not sure: the winner reaches 76.0 %")
 
 
 def test_verdict_says_that_a_winner_was_not_tested():
@@ -344,6 +345,12 @@ def test_first_known_recipes_of_another_encoder_are_not_preferred(finalists):
     assert choose_winner(final, scores).number == 1
 
 
+def test_ensemble_is_compared_with_the_best_single_candidate():
+    """Issue: the winner is not always the one with the best score, and a worse ensemble could be delivered."""
+    assert FinalistScores({0: [0.5], 1: [0.8, 0.4], 2: [0.7, 0.9]}).best == 0.8
+    assert FinalistScores({}).best is None
+
+
 def test_verdict_says_that_the_delivered_model_is_not_calibrated(finalists):
     """Issue: a model that was delivered before its evaluation answered every text, without a word."""
     final = finalists(FakeWorkers({}), TimeBudget(None))
@@ -369,6 +376,22 @@ def test_less_time_is_reserved_on_few_rows(finalists):
     )
     assert few.few_rows and not more.few_rows
     assert 10.0 < few.minimum_seconds(final.state.plain) < 0.8 * more.minimum_seconds(final.state.plain)
+
+
+def test_reserve_has_time_for_the_recipe_that_is_preferred(finalists):
+    """Issue: where a solved head led, the preferred recipe was left out, because there was no time left to train it."""
+    final = finalists(FakeWorkers({}), TimeBudget(600.0))
+    final.study.candidates = Candidates(Space.load("default"), encoder="toy", rows=FEW_ROWS + 1)
+    recipe = final.study.candidates.first_recipes()[0]
+    add_result(final.study, 3, solved("toy"), "solved", LADDER.top, 0.9)
+    add_result(final.study, 4, recipe, "known", LADDER.top, 0.8)
+    trial = final.state.trials[4]
+    trial.results[LADDER.top] = replace(trial.results[LADDER.top], seconds=100.0)
+    final.task = replace(final.task, rows={**final.task.rows, "train": FEW_ROWS + 1})
+    leader = final.state.trials[3]
+    assert seconds_to_reserve(final, leader) == final.minimum_seconds(trial) > final.minimum_seconds(leader) + 50
+    final.task = replace(final.task, columns=PAIR)
+    assert seconds_to_reserve(final, leader) == final.minimum_seconds(leader)
 
 
 def test_reserve_counts_a_plain_head_that_is_the_best_once(finalists):

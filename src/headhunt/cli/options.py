@@ -356,9 +356,9 @@ Deliver = Annotated[
     str,
     typer.Option(
         metavar="RULE",
-        help="Model to deliver: best (the best score on validation rows), ensemble (also where it is the mean of "
-        "several models, within --max-latency and --max-size), or plain-unless-proven (the plain head, unless the "
-        "test rows prove that the winner is better).",
+        help="Model to deliver: best (the winner, or the plain head if that is better on validation rows), ensemble "
+        "(also the mean of several models if that is better, within --max-latency and --max-size), or "
+        "plain-unless-proven (the plain head, unless the test rows prove that the winner is better).",
         rich_help_panel=SEARCH,
     ),
 ]

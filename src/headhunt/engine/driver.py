@@ -19,6 +19,7 @@ from headhunt.engine.options import default_workers
 from headhunt.engine.planning import plan_search
 from headhunt.engine.preloading import has_gpu, load_libraries
 from headhunt.engine.pretraining import FurtherPretraining
+from headhunt.engine.selection import seconds_to_reserve
 from headhunt.engine.self_training import reserved_fraction, run_self_training
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.verdict import refuse_if_nothing_trained
@@ -94,6 +95,7 @@ class SearchDriver:
         self.view: View | None = (live_view(settings.metric) if view is None else view) or None
         self.task = self.directory.read_task_info()
         self._stop = threading.Event()
+        self._libraries: Future[None] | None = None  # being loaded, for the final evaluation
         self._study: Study | None = None
         self._stage = "starting"
         self._ended_before: str | None = None  # why the search had ended when this session began
@@ -111,6 +113,8 @@ class SearchDriver:
             self.directory.result.unlink(missing_ok=True)  # of an earlier session
             with interruptible(self._interrupt):
                 reason = study.run()
+                if self._libraries is not None:
+                    self._libraries.result()  # two threads must not load the same libraries
             refuse_if_nothing_trained(study.state)
             if reason == "interrupted":
                 self.budget.shorten(INTERRUPTED_SECONDS)
@@ -131,7 +135,7 @@ class SearchDriver:
         Args:
             solved: Whether to evaluate a solved head in this process while the workers start, if that takes long.
         """
-        starter = ThreadPoolExecutor(1)
+        starter = ThreadPoolExecutor(2)
         with terminated_like_interrupted(), LedgerWriter(self.directory) as ledger:
             self._damaged = self.directory.remove_damaged_predictions()
             self._ended_before = ledger.state.ended
@@ -157,7 +161,8 @@ class SearchDriver:
                     with interruptible(self._interrupt):
                         self._study.evaluate_first()
                 self._stage, self._first = "searching", False
-                starter.submit(load_libraries)  # the final evaluation should not wait for them
+                if solved:
+                    self._libraries = starter.submit(load_libraries)
                 if executor is None:
                     executor = _wait_for_workers(starting, self.budget.left() - FINISHING_SECONDS)
                 self._study.executor = executor or self._local_executor()
@@ -313,9 +318,8 @@ class SearchDriver:
         final = self.final_evaluation(study)
         self.best.update(final)
         more = reserved_fraction(self.settings.unlabelled)
-        self.budget.reserve(
-            final.minimum_seconds(self.best.trial) + more * self.budget.total, final.largest_reserve + more
-        )
+        needed = seconds_to_reserve(final, self.best.trial)
+        self.budget.reserve(needed + more * self.budget.total, final.largest_reserve + more)
         requests = [*self.best.requests(final), *self._request_reference(study)]
         if not self._first:
             if (message := self._pretraining.add_encoder(study)) is not None:

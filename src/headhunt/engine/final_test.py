@@ -97,7 +97,7 @@ def run_final_evaluation(final: FinalEvaluation, reason: str, training_runs: int
     if final.grows:
         contest, scores = score_last_training(final, contest)
         winner, plain = contest.winner, contest.plain
-    single = scores.first(winner)
+    single = scores.best  # the winner is not always the one with the best score
     ensemble, note = _save_ensemble(final, choice, single, pair) if first else (None, None)
     final.show_stage("predicting the test rows")
     outputs = _predict_test_rows(final, contest, choice, by_fold, ensemble is not None) if tested else {}
@@ -247,7 +247,7 @@ def _deliver(
     scores: FinalistScores,
     ensemble: EnsembleChoice | None = None,
 ) -> tuple[Delivered, Path | None]:
-    """Put the model in place: the one with the best score on validation rows, or as the settings say.
+    """Put the model in place: the winner, or the plain head if that is better on validation rows, or as settings say.
 
     Args:
         final: The search.
@@ -329,7 +329,7 @@ def _save_ensemble(
     Args:
         final: The search.
         choice: The ensemble.
-        single: Score of the winner; an ensemble that is not better is not saved.
+        single: Best score of a single candidate; an ensemble that is not better is not saved.
         untested: Trials whose models predict the test rows afterwards, as the ensemble then does.
     """
     if not choice.better_than(single):

@@ -197,9 +197,9 @@ def search(
             Probabilities are then calibrated too. By default all are answered.
         reject_label: Class of texts that fit no other class: they are rejected, and `reject` is 0.9 by default.
         max_length: Maximum number of tokens per text; by default 128, or what the space says.
-        deliver: "best" delivers the model with the best score on validation rows; "ensemble" also where it is the mean
-            of several models, within the limits; "plain-unless-proven" the plain head, unless the test rows prove that
-            the winner is better.
+        deliver: "best" delivers the winner, or the plain head if that is better on validation rows; "ensemble" also the
+            mean of several models if that is better, within the limits; "plain-unless-proven" the plain head, unless
+            the test rows prove that the winner is better.
         unlabelled: Texts without labels, as for `load_texts`: a file or a list. Texts of test rows are left out.
         pretrain: Whether to try the first encoder also after further pretraining on masked tokens of the training texts
             and the unlabelled ones; by default if there are unlabelled ones.

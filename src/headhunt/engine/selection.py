@@ -59,6 +59,11 @@ class FinalistScores:
         scores = self.by_trial.get(trial.number) if trial is not None else None
         return scores[0] if scores else None
 
+    @property
+    def best(self) -> float | None:
+        """The best score with the first seed; None without any."""
+        return max((scores[0] for scores in self.by_trial.values()), default=None)
+
 
 def choose_by_sample(final: FinalEvaluation) -> Trial | None:
     """Return the trial that trains the encoder and is the best guess for a last training that sees far more rows.
@@ -96,7 +101,7 @@ def evaluate_finalists(final: FinalEvaluation, plain: Trial | None) -> FinalistS
         return result
     trials = [final.state.trials[number] for number in scores]
     unfinished = best_with_training_run(final.study, final.folds, {trial.number for trial in final.state.plain_trials})
-    reserve = max(map(final.minimum_seconds, [finalists[0], unfinished or finalists[0]]))  # which may win
+    reserve = max(seconds_to_reserve(final, trial) for trial in (finalists[0], unfinished or finalists[0]))
     if final.by_rows:
         return result  # another seed costs as much as another candidate, and the last training sees more rows anyway
     seconds = sum(final.training_seconds(trial) * max(1, final.folds - 1) for trial in trials)
@@ -191,21 +196,37 @@ def preferred_recipe(final: FinalEvaluation, excluded: Collection[int]) -> tuple
     compared by cross-validation. With many classes, a solved head is better than a few epochs of these recipes:
     benchmarks/testbed/many_classes.py.
     """
-    task = final.task
     if final.few_rows:
         known = best_for_few_rows(final)
         return None if known is None or known.number in excluded else known, CLEAR
-    if final.by_rows or task.pair or task.problem_type != "single_label_classification":
-        return None, 0.0
-    if len(task.labels) > MANY_CLASSES:
-        return None, 0.0
-    hashes = {spec.hash for spec in final.study.candidates.first_recipes()}
     best: Trial | None = None
-    for trial in final.state.trials:
-        if trial.hash in hashes and trial.number not in excluded and final.predictions(trial):
+    for trial in _first_recipes(final):
+        if trial.number not in excluded and final.predictions(trial):
             common = None if best is None else scores_on_common_rows(final, trial, best)
             best = trial if best is None or (common and common[0] > common[1]) else best
     return best, SIGNIFICANT
+
+
+def _first_recipes(final: FinalEvaluation) -> list[Trial]:
+    """Return the trials of the first known recipes that have results, where they are preferred."""
+    task = final.task
+    if final.by_rows or task.pair or task.problem_type != "single_label_classification":
+        return []
+    if len(task.labels) > MANY_CLASSES:
+        return []
+    hashes = {spec.hash for spec in final.study.candidates.first_recipes()}
+    return [trial for trial in final.state.trials if trial.hash in hashes and trial.best]
+
+
+def seconds_to_reserve(final: FinalEvaluation, best: Trial | None) -> float:
+    """Estimate the seconds of the final evaluation, whether the best trial wins or a preferred recipe.
+
+    Args:
+        final: The search.
+        best: The best trial so far.
+    """
+    preferred = [] if final.few_rows else _first_recipes(final)
+    return max(map(final.minimum_seconds, [best, *preferred]))
 
 
 def best_for_few_rows(final: FinalEvaluation) -> Trial | None:

@@ -52,7 +52,7 @@ def _without_comparison(metric: str, test: TestResult | None, delivered: Deliver
     if test is None:
         return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
     model, scores = next(iter(test.scores.items()))
-    names = {WINNER: "The best candidate", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}
+    names = {WINNER: "The winner", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}
     name = names[model]
     name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
     score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
@@ -80,14 +80,14 @@ def _with_comparison(
         return f"A reliable gain: the winner reaches {scores}; {mean} ({interval})."
     if not repeated and comparison.low > 0:
         return (
-            f"Not sure: the best candidate reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
+            f"Not sure: the winner reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
             "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
-    reasons = "it is better on validation rows", "it is the best known recipe for so few rows"
+    reasons = "it is better than the plain head on validation rows", "it is the best known recipe for so few rows"
     reason = f" It is delivered because {reasons[few_rows]}." if delivered == "winner" else ""
     where = "is below zero" if comparison.high < 0 else "includes zero"
     return (
-        f"No reliable gain: the best candidate reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
+        f"No reliable gain: the winner reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
         f"which {where}.{reason}"
     )
 
@@ -106,7 +106,7 @@ def add_ensemble(
         verdict: The verdict on the winner and the plain head.
         metric: The metric of the search.
         test: Scores on the test rows, if any were predicted.
-        scores: Of the winner and of the ensemble on validation rows.
+        scores: Of the best candidate and of the ensemble on validation rows.
         members: Candidates in the ensemble.
         note: Why a better ensemble was not delivered.
     """

@@ -15,6 +15,9 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from headhunt.errors import ModelError, out_of_memory
+from headhunt.storage import read_json
+
+SAVED_HEADS = ("headhunt", "headhunt_ensemble", "headhunt_multitask")  # values of `model_type`
 
 
 @contextlib.contextmanager
@@ -54,8 +57,18 @@ def loading_errors(encoder: str) -> Iterator[None]:
 
 
 def load_config(encoder: str, trust_remote_code: bool = False) -> Any:
-    """Return the encoder's configuration."""
+    """Return the encoder's configuration.
+
+    Raises:
+        ModelError: If it cannot be loaded, or is a model with a head.
+    """
+    path = Path(encoder) / "config.json"
     with quiet(), loading_errors(encoder):
+        if path.is_file() and read_json(path).get("model_type") in SAVED_HEADS:
+            raise ModelError(
+                f"The encoder must be a pretrained one; {encoder!r} is a model with a head of Headhunt. "
+                "Give the encoder that it was made from."
+            )
         return AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
 
 

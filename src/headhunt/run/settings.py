@@ -10,7 +10,7 @@ from headhunt.evaluation import RejectionRule, find_metric
 from headhunt.run.task import TaskInfo
 
 DELIVER = {
-    "best": "the model with the best score on validation rows",
+    "best": "the winner, or the plain head if that is better on validation rows",
     "plain-unless-proven": "the plain head, unless the test rows prove that the winner is better",
     "ensemble": "the ensemble if it has the best score on validation rows and is within the limits, otherwise as best",
 }

@@ -44,7 +44,7 @@ SOLVERS = {
 }
 ONE_CLASS = "single_label_classification"
 FEW_ROWS = 200  # up to which batches are small and a contrastive loss is tried first: benchmarks/testbed/few_shot.py
-MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
+MANY_CLASSES = 20  # with more, heads are solved by logistic regression, rates are higher, and the best score wins
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
 STOPPINGS = {
     "best": "the weights of the epoch with the best score on held-out training rows are kept",
