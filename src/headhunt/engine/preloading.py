@@ -23,7 +23,7 @@ def preload_workers(workers: int | None, device: str | None, ray: str | None) ->
 
 
 def load_libraries() -> None:
-    """Load what builds and trains models in this process. It takes seconds, and a search needs it at its end only."""
+    """Load the code that builds and trains models in this process. A search needs it at its end only."""
     with fork_server.without_collection():
         import_module("headhunt.engine.assembly")
 
