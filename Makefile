@@ -1,5 +1,5 @@
-# install · fix · check · test · docs · audit. An active virtual environment is expected.
-.PHONY: install fix check test docs audit
+# install · fix · check · test · docs · site · audit. An active virtual environment is expected.
+.PHONY: install fix check test docs site audit
 COVERAGE = --cov --cov-report=term
 
 install:  ## torch first: a build that is already installed is kept, for example one for CPUs
@@ -25,5 +25,9 @@ audit:  ## known vulnerabilities of the installed packages; needs the network, s
 	python -m pip_audit --version > /dev/null 2>&1 || pip install pip-audit
 	python -m pip_audit --local --skip-editable
 
-docs:  ## generate docs/commands.md from the commands
+docs:  ## generate docs/reference/commands/ from the commands
 	python docs/make_commands.py
+
+site:  ## spelling, links and the documentation site in site/; needs pip install --group docs
+	codespell README.md CHANGELOG.md CONTRIBUTING.md CODE_OF_CONDUCT.md docs examples
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet

@@ -1,6 +1,7 @@
 """Check the structure of the package: import cycles, layers, sizes, and names that have one home.
 
-Run it from anywhere; it exits with 1 if a rule is broken. The rules are explained in `docs/architecture.md`.
+Run it from anywhere; it exits with 1 if a rule is broken. The rules are explained in
+`docs/explanation/architecture.md`.
 
     python scripts/check_structure.py
 """
@@ -20,6 +21,8 @@ MAX_ENTRIES = 16
 MAX_LAYERS = 10
 MODULE_LINES, MODULE_TARGET = 450, 400
 FUNCTION_LINES, FUNCTION_TARGET = 65, 60
+MAX_STATEMENTS = 19_190
+WIDE, MAX_WIDE = 8, 28
 
 # Names of files and keys on disk. Only the code that owns the format may spell them out.
 HOMES = {
@@ -28,30 +31,6 @@ HOMES = {
     "search.json": ("run/",),
     '["text_b"]': ("run/", "delivery/corpus/"),
 }
-
-# Names that were renamed before the first release. They may appear only in a table called RENAMED_… that refuses them.
-OLD_IDENTIFIERS = (
-    *("Bench", "Bottom", "Case", "Frame", "Prices", "Store", "_Hunt"),
-    *("chores", "deepen", "explain", "head_rate", "heldout", "max_drain", "max_slow", "thrift"),
-)
-OLD_TEXT = (
-    r"--kind\b",
-    r"--lanes\b",
-    r"--max-slow\b",
-    r"--max-drain\b",
-    r"\bhead_rate\b",
-    r"\brecipe\.(?:rate|batch|parts)\b",
-    r"\brecipe\[[\"'](?:rate|batch|parts)[\"']\]",
-    r"\btask\.kind\b",
-)
-OLD_MODULES = (
-    *("ablation.py", "api.py", "card.py", "cost.py", "device.py", "evaluation.py", "features.py", "hunt.py"),
-    *("ledger.py", "notebook.py", "progress.py", "run.py", "space.py", "spec.py", "tokens.py", "trial.py"),
-    *("verdict.py", "words.py", "data/files.py", "data/saved.py", "delivery/asking.py", "delivery/batching.py"),
-    *("delivery/huggingface.py", "delivery/listening.py", "delivery/pages.py", "delivery/ray_serve.py"),
-    *("delivery/runtime.py", "delivery/shards.py", "report/heldout.py", "study/executor.py", "study/prices.py"),
-    *("study/proposer.py", "study/rungs.py"),
-)
 
 
 @dataclass
@@ -176,45 +155,27 @@ def _whole_name(name: str) -> str:
     return rf"(?<![\w-]){re.escape(name)}(?!\w)" if name[0].isalpha() else re.escape(name)
 
 
-def find_old_names(package: Path) -> list[str]:
-    """Return `file:line: name` where a name from before the renames is used outside a table that refuses it."""
-    uses = []
-    for path in _sources(package):
-        relative = path.relative_to(package).as_posix()
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text) if path.suffix == ".py" else ast.Module([], [])
-        refused = _refused_lines(tree)
-        matches = {
-            (number, match.group())
-            for number, line in enumerate(text.splitlines(), 1)
-            for pattern in OLD_TEXT
-            for match in re.finditer(pattern, line)
-        }
-        matches |= {(number, name) for number, name in _identifiers(tree) if name in OLD_IDENTIFIERS}
-        uses += [f"{relative}:{number}: {name}" for number, name in sorted(matches) if number not in refused]
-    return uses + [f"{name}: a module with an old name" for name in OLD_MODULES if (package / name).is_file()]
-
-
 def _sources(package: Path) -> list[Path]:
     return sorted(path for path in package.rglob("*") if path.suffix in (".py", ".js", ".css", ".html"))
 
 
-def _refused_lines(tree: ast.Module) -> set[int]:
-    """Return the lines of tables of refused names: module-level assignments to `RENAMED…` or `_RENAMED…`."""
-    lines: set[int] = set()
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id.lstrip("_").startswith("RENAMED") for target in targets):
-            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return lines
+def count_statements(path: Path) -> int:
+    """Return the statements of a module; docstrings and other bare strings do not count."""
+    return sum(
+        isinstance(node, ast.stmt)
+        and not (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
 
 
-def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        for attribute in ("id", "attr", "name", "arg", "asname"):
-            name = getattr(node, attribute, None)
-            if isinstance(name, str):
-                yield getattr(node, "lineno", 0), name
+def count_parameters(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the parameters of each function and its name; `self` and `cls` do not count."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            yield len([name for name in given if name not in ("self", "cls")]), node.name
 
 
 def check(root: Path) -> Findings:
@@ -244,13 +205,17 @@ def check(root: Path) -> Findings:
     ]
     _add_sizes(findings, "function", functions, FUNCTION_TARGET, FUNCTION_LINES)
 
-    for title, uses in (
-        ("names of the run's format outside run/", find_misplaced(package)),
-        ("old names outside the tables that refuse them", find_old_names(package)),
-    ):
-        findings.add(f"{title}: {len(uses)} (limit 0)")
-        for use in uses:
-            findings.add(f"  {use}", True)
+    statements = sum(map(count_statements, modules.values()))
+    findings.add(f"statements: {statements} (limit {MAX_STATEMENTS})", statements > MAX_STATEMENTS)
+    wide = [name for path in modules.values() for count, name in count_parameters(path) if count >= WIDE]
+    findings.add(f"functions with {WIDE} or more parameters: {len(wide)} (limit {MAX_WIDE})", len(wide) > MAX_WIDE)
+    waiting = [name for name, path in modules.items() if "executor.wait(" in path.read_text(encoding="utf-8")]
+    findings.add(f"loops that submit and wait: {len(waiting)} (limit 1): {', '.join(waiting)}", len(waiting) > 1)
+
+    uses = find_misplaced(package)
+    findings.add(f"names of the run's format outside run/: {len(uses)} (limit 0)")
+    for use in uses:
+        findings.add(f"  {use}", True)
     return findings
 
 

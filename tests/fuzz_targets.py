@@ -28,7 +28,8 @@ from typer.testing import CliRunner
 
 from headhunt.cli import app
 from headhunt.data import Task, load_tasks
-from headhunt.data.inputs import UnreadableInputError, choose_columns, find_faults, find_inputs, open_rows
+from headhunt.data.columns import find_faults
+from headhunt.data.inputs import UnreadableInputError, choose_columns, find_inputs, open_rows
 from headhunt.data.loading import load_texts
 from headhunt.engine.earlier_runs import learn
 from headhunt.errors import HeadhuntError
@@ -156,7 +157,7 @@ def _run_command(*words: object) -> None:
 
 
 PLAN = Plan(
-    *(240, 200, 240, 240, 100, 240, 48),
+    *(240, 200, 240, 240, 240, 48),
     epochs=10.0,
     folds=3,
     encoders=("a", "b"),
@@ -172,7 +173,7 @@ def _run_target(name: str) -> Target:
         run = make_run(folder / "run", 6)
         path = run / name
         if name == "plan.json":
-            RunDirectory(run).write_plan(PLAN)
+            RunDirectory(run).write(PLAN)
         task = open_task(RunDirectory(run).task)
         content = path.read_bytes()
         files = _ledgers(content) if name == "ledger.jsonl" else damaged_json(json.loads(content))

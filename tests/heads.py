@@ -12,7 +12,7 @@ from headhunt.modeling.build import build, output_of
 from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.spec import solved
 from headhunt.training.features import Features, feature_blocks
-from headhunt.training.ridge import fit_ridge
+from headhunt.training.linear import fit_linear
 from headhunt.training.tokens import SpecialTokens, tokenise
 
 PARTS = {
@@ -88,7 +88,7 @@ def solve_output(model: PreTrainedModel, tokenizer: object, problem_type: str, p
         "regression": np.array([len(text) / 10 for text in texts]),
     }[problem_type]
     features = Features(model, tokens, "fp32").get(np.arange(32))
-    solution = fit_ridge(features, feature_blocks(model), targets, problem_type, outputs)
+    solution = fit_linear(features, feature_blocks(model), targets, problem_type, outputs)
     with torch.no_grad():
         output_of(model).weight.copy_(torch.from_numpy(solution.weight.copy()))
         output_of(model).bias.copy_(torch.from_numpy(solution.bias))

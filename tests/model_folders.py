@@ -9,7 +9,7 @@ from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 
 FILES = {"config.json", "headhunt.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
-CODE = {"architecture.py", "configuration.py", "encoder.py", "heads.py", "model.py"}
+CODE = {"architecture.py", "configuration.py", "encoder.py", "heads.py", "model.py", "words.py"}
 
 
 def make_predictor(

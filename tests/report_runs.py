@@ -14,6 +14,7 @@ import pytest
 
 from headhunt.data import Task
 from headhunt.evaluation import DEFAULT_METRIC, Mistake, ReliabilityBin, Score, metric_names
+from headhunt.report.callbacks import RunningSearch
 from headhunt.run import schema
 from headhunt.run.directory import RunDirectory, write_arrays
 from headhunt.run.events import Event, FinalTestRun, RunStarted, SearchEnded, TrialAdded, TrialFinished, TrialStarted
@@ -65,13 +66,20 @@ def make_run(
     save_task(task, directory.task)
     space = Space.load("default", 6)
     metric = metric or DEFAULT_METRIC[problem_type]
-    directory.write_settings(SearchSettings(ENCODER, space.to_dict(), metric=metric, time=None, trials=trials))
+    directory.write(SearchSettings(encoder=ENCODER, space=space.to_dict(), metric=metric, time=None, trials=trials))
     rows = open_task(directory.task).splits["train"].targets
     script = _Script(directory, space, rows, len(task.labels), pair)
     script.play(trials, ended)
     if ended:
         _add_outcome(directory)
     return folder
+
+
+def running_search(folder: Path) -> RunningSearch:
+    """Return a run as callbacks see it."""
+    directory = RunDirectory(folder)
+    name, settings = directory.read_task_info().name, directory.read_settings()
+    return RunningSearch(directory, name, settings, read_state(directory), None, "searching")
 
 
 def _make_task(problem_type: str, pair: bool) -> Task:
@@ -191,9 +199,9 @@ def _add_outcome(directory: RunDirectory) -> None:
         (directory.model / name).write_text(json.dumps(data))
     state, task = read_state(directory), directory.read_task_info()
     result = make_result(state, task)
-    directory.write_result(result)
-    directory.write_ablation(replace(ABLATION, trial=result.winner.trial if result.winner else 0))
-    directory.write_importances(IMPORTANCES)
+    directory.write(result)
+    directory.write(replace(ABLATION, trial=result.winner.trial if result.winner else 0))
+    directory.write(IMPORTANCES)
 
 
 def make_result(state: State, task: TaskInfo) -> SearchResult:

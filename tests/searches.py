@@ -29,5 +29,5 @@ def make_task(count: int = 72) -> Task:
 
 def run_search(folder: Path, encoder: str, **options) -> Search:
     """Run a tiny search in `folder / "run"`."""
-    defaults = {"time": None, "trials": 8, "space": QUICK, "workers": 0, "out": folder / "run", "view": False}
+    defaults = {"time": None, "trials": 8, "space": QUICK, "workers": 0, "out": folder / "run", "callbacks": []}
     return headhunt.search(make_task(), encoder=encoder, **{**defaults, **options})

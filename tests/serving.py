@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -117,8 +118,44 @@ class WordCounter:
     def run(self, rows):
         return np.array([float(len(row)) for row in rows])
 
-    def prediction(self, row):
+    def prediction(self, row, top_k=None):
         return {"label": float(row), "probability": None, "probabilities": {}}
+
+
+def call(service, *requests):
+    """Start a service, send requests of (method, path, body) and return their (status, body)."""
+
+    async def run():
+        events = asyncio.Queue()
+        sent = asyncio.Queue()
+        lifespan = asyncio.create_task(service({"type": "lifespan"}, events.get, sent.put))
+        await events.put({"type": "lifespan.startup"})
+        await sent.get()
+        responses = [await send_request(service, *request) for request in requests]
+        await service.drain()
+        await events.put({"type": "lifespan.shutdown"})
+        await lifespan
+        return responses
+
+    return asyncio.run(run())
+
+
+async def send_request(service, method, path, body=None, headers=(), root_path="", raw=None):
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json"), *headers], "http_version": "1.1", "scheme": "http"}
+    scope |= {"server": ("localhost", 80), "client": ("localhost", 1), "root_path": root_path}
+    messages = []
+
+    async def receive():
+        content = raw if raw is not None else json.dumps(body).encode() if body else b""
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message):
+        messages.append(message)
+
+    await service(scope, receive, send)
+    content = b"".join(message.get("body", b"") for message in messages[1:])
+    return messages[0]["status"], content
 
 
 class ServiceClient:

@@ -21,6 +21,7 @@ from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor, evaluate_safely
 from headhunt.study.ladder import Ladder
+from headhunt.study.loop import Loop
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -70,17 +71,36 @@ def open_study(
     executor=None,
     encoders=(),
     rows=500,
+    plan=None,
+    notify=print,
     **arguments,
-) -> Study:
-    """Open a study in a new or existing run directory; 14 trials and LADDER unless others are given."""
-    plan = arguments.get("plan")
-    default = LADDER if arguments.get("rungs", True) and (plan is None or not plan.by_rows) else None
+) -> Search:
+    """Open a search in a new or existing run directory; 14 trials and LADDER unless others are given."""
+    default = LADDER if plan is None or plan.cross_validates else Ladder()
     arguments = {"limits": Limits(trials=14), "ladder": default, **arguments}
     candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders, rows=rows)
-    return Study(LedgerWriter(RunDirectory(folder)), candidates, executor or InlineExecutor(evaluate), **arguments)
+    study = Study(LedgerWriter(RunDirectory(folder)), candidates, **arguments)
+    return Search(study, executor or InlineExecutor(evaluate), plan, notify)
 
 
-def run_study(folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy, **arguments) -> Study:
+class Search:
+    """A study with the loop that runs it; attributes are those of the study."""
+
+    def __init__(self, study: Study, executor, plan=None, notify=print) -> None:
+        self.study = study
+        study.follow(plan)
+        self.loop = Loop(study.ledger, executor, study.budget, notify, study)
+
+    def __getattr__(self, name: str):
+        return getattr(self.study, name)
+
+    def run(self) -> str:
+        """Compare candidates until a limit is reached; return which."""
+        self.loop.run(self.study)
+        return self.study.end()
+
+
+def run_study(folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evaluate_toy, **arguments) -> Search:
     """Run a study to its end, without waiting for the disk: durability is tested with the ledger."""
     with mock.patch("os.fsync"):
         study = open_study(folder, evaluate, **arguments)
@@ -91,7 +111,7 @@ def run_study(folder: Path, evaluate: Callable[[EvaluateTrial], Outcome] = evalu
     return study
 
 
-def leaderboard(study: Study) -> list[tuple[int, str, tuple[int, float] | None]]:
+def leaderboard(study: Search) -> list[tuple[int, str, tuple[int, float] | None]]:
     """Return number, hash and best result of every scored trial, best first."""
     return [(trial.number, trial.hash, trial.best) for trial in study.state.leaderboard()]
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from model_folders import make_predictor
 from typer.testing import CliRunner
 
 from headhunt.cli import app
+from headhunt.delivery.serve.launch import load_model
 from headhunt.errors import ModelError
+from headhunt.modeling.architecture import Head
+from headhunt.modeling.build import build
 from headhunt.modeling.pretrained import load_config, load_tokenizer
 from headhunt.predictor import Predictor
+from headhunt.study import fork_server
 
 CODE = """
 from pathlib import Path
@@ -146,9 +151,67 @@ def test_predict_command_keeps_its_lines_from_a_question_about_code(encoders, tm
 def test_encoder_runs_no_code_without_permission(encoders, tmp_path, load, marker, consent):
     folder = make_hostile(encoders(), "unknown-model", tmp_path / "model", marker)
     set_unknown_tokenizer(folder)
-    with pytest.raises(ModelError, match="Give trust_remote_code=True"):
+    with pytest.raises(ModelError, match="Give trust_remote_code"):
         load(str(folder))
     assert not marker.exists() and consent.tell() == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "someone/kernel"},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        {"encoder": {"attn_implementation": {"": "someone/kernel"}}},
+    ],
+)
+def test_load_refuses_a_configuration_that_loads_other_code(encoders, tmp_path, values):
+    folder = make_predictor(encoders(), "conv-blocks")[0].save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    values = {key: {**config[key], **value} if key == "encoder" else value for key, value in values.items()}
+    change_json(folder / "config.json", **values)
+    with pytest.raises(ModelError, match="must not load other code"):
+        Predictor.load(folder)
+    config["attn_implementation"] = "eager"
+    (folder / "config.json").write_text(json.dumps(config))
+    Predictor.load(folder)
+
+
+def test_encoder_that_loads_other_code_is_refused(encoders, tmp_path):
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoders(), folder)
+    change_json(folder / "config.json", attn_implementation="someone/kernel")
+    with pytest.raises(ModelError, match="must not load other code"):
+        build(str(folder), Head(), problem_type="regression", labels=())
+
+
+def endless(tokenizer: dict) -> None:
+    """Let each letter become two, forty times."""
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [double] * 40}
+
+
+def panicking(tokenizer: dict) -> None:
+    tokenizer["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+
+
+@pytest.mark.parametrize("change", [endless, panicking])
+@pytest.mark.parametrize("serves", [False, True])
+def test_tokenizer_that_grows_without_end_or_panics_is_refused(encoders, tmp_path, monkeypatch, capfd, serves, change):
+    monkeypatch.setattr(fork_server, "TOKENIZER_BYTES", 1 << 30)
+    folder = make_predictor(encoders(), "plain")[0].save(tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    change(tokenizer)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    if serves:
+        facts = json.loads((folder / "headhunt.json").read_text())
+        special = {"before": [], "between": [], "after": [], "pad": 0}
+        facts |= {"max_length": 16, "truncation": "end", "siamese": False, "special_tokens": special, "inputs": []}
+        (folder / "headhunt.json").write_text(json.dumps(facts))
+        (folder / "model.onnx").touch()
+    with pytest.raises(ModelError, match=r"its tokenizer cannot be used"):
+        load_model(folder, 1, print) if serves else Predictor.load(folder)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 class Payload:

@@ -85,6 +85,8 @@ def test_load_restores_outputs_and_attributes(made, case, tmp_path):
     assert np.ptp(outputs_of(saved), axis=0).min() > 0.01, "outputs must differ for the test to be meaningful"
     for name in ("problem_type", "labels", "pair", "spec", "recipe", "facts"):
         assert getattr(loaded, name) == getattr(saved, name), name
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    assert len(set(modes.values())) == 1, f"weights that only one user can read: {modes}"
     again = Predictor.load(loaded.save(tmp_path / "again"), precision="fp32")
     np.testing.assert_allclose(outputs_of(again), outputs_of(saved), atol=1e-6)
 
@@ -177,7 +179,7 @@ def test_predict_refuses_wrong_number_of_texts(made):
         made("plain").predict(["a"], ["b"])
     with pytest.raises(ModelError, match="two texts for each prediction; found one"):
         made("plain-pair").predict(["a"])
-    with pytest.raises(ModelError, match=r"texts= and texts_b= .* found 2 and 1"):
+    with pytest.raises(ModelError, match=r"texts= and texts_b .* found 2 and 1"):
         made("plain-pair").predict(["a", "b"], ["c"])
     with pytest.raises(ModelError, match="list of texts"):
         made("plain").outputs("one string")
@@ -197,16 +199,6 @@ def test_load_refuses_folders_without_valid_model(made, encoders, tmp_path):
             Predictor.load(folder)
 
 
-def test_load_refuses_folder_of_unreleased_version(made, tmp_path):
-    folder = made("plain").save(tmp_path / "model")
-    card = json.loads((folder / "headhunt.json").read_text())
-    card["kind"] = card.pop("problem_type")
-    card["recipe"]["rate"] = card["recipe"].pop("learning_rate")
-    (folder / "headhunt.json").write_text(json.dumps(card))
-    with pytest.raises(ModelError, match=r"model was saved by an older, unreleased version .* Train the model again\."):
-        Predictor.load(folder)
-
-
 def test_load_explains_run_directories_and_exports(made, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
@@ -217,7 +209,7 @@ def test_load_explains_run_directories_and_exports(made, tmp_path):
     with pytest.raises(ModelError, match=rf"run directory of a search, not a model\. Use {run / 'model'}\."):
         Predictor.load(run)
     (run / "model" / "model.onnx").touch()
-    with pytest.raises(ModelError, match=r"is an ONNX export.*can be served.*predict\.py"):
+    with pytest.raises(ModelError, match=r"is an ONNX export.*can label a corpus.*headhunt serve"):
         Predictor.load(run / "model")
 
 
@@ -287,7 +279,7 @@ def test_load_refuses_invalid_thresholds(encoders, thresholds, tmp_path):
     folder = predictor.save(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "thresholds": thresholds}))
-    with pytest.raises(ModelError, match="cannot be loaded: thresholds must be 2 numbers between 0 and 1"):
+    with pytest.raises(ModelError, match=r"cannot be loaded: (thresholds must be 2 numbers between 0 and 1|NaN)"):
         Predictor.load(folder)
     with pytest.raises(ModelError, match="thresholds must be 2 numbers"):
         predictor.thresholds = thresholds

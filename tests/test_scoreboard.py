@@ -10,20 +10,25 @@ from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
 
+from headhunt.data import Task
+from headhunt.predictor import Prediction
+
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-scoreboard, summary = map(import_module, ("scoreboard", "scoreboard_summary"))
+draws, scoreboard, summary = map(import_module, ("draws", "scoreboard", "scoreboard_summary"))
 
 PEER = """
-import argparse, json, os
+import argparse, json, os, time
 parser = argparse.ArgumentParser()
 for name in ("train", "test", "out", "seconds", "seed"):
     parser.add_argument(f"--{name}", required=True)
 args = parser.parse_args()
 assert os.path.isdir(os.environ["PB_ENCODER"]) and args.seconds == "300" and args.seed == "10"
 json.dump(RESULT, open(args.out, "w"))
+time.sleep(0.2)  # seconds are rounded to tenths
 """
 
 
@@ -142,3 +147,45 @@ def test_models_of_a_search_are_kept_with_their_times(tmp_path):
             shutil.rmtree(run.models / name)
     assert [(path / "config.json").read_text() for _, path in kept] == ["first", "second"]
     assert 0 < kept[0][0] < kept[1][0]
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "labels", "predictions"),
+    [
+        (draws.CLASSES, ["b", "a"] * 10, np.array([1, 0, 1])),
+        (draws.REGRESSION, [0.5, 2.5] * 10, np.array([0.25, 1.5, 2.0])),
+    ],
+)
+def test_delivered_predictions_are_those_of_the_loaded_model(monkeypatch, problem_type, labels, predictions):
+    task = Task.load({"text": list("abcdefghijklmnopqrst"), "label": labels}, problem_type=problem_type)
+    names = {
+        draws.CLASSES: lambda row: task.labels[row],
+        draws.REGRESSION: float,
+    }[problem_type]
+
+    class Loaded:
+        def predict(self, texts, texts_b):
+            assert list(texts) == task.splits["test"].texts() and texts_b is None
+            # The probability contradicts the labels: the model applies its own thresholds.
+            return [Prediction(names(row), 0.1, {}) for row in predictions]
+
+    monkeypatch.setattr("headhunt.engine.api.load", lambda folder: Loaded())
+    assert scoreboard.delivered_predictions(Path("model"), task).tolist() == predictions.tolist()
+
+
+def test_sample_has_every_label_twice_and_is_deterministic():
+    labels = [["common"]] * 500 + [["rare"], ["rare", "common"], ["rare"]]
+    frame = pandas.DataFrame({"text": [f"text {i}" for i in range(len(labels))], "label": labels})
+    chosen = draws.sample(frame, 20, draws.LABELS)
+    assert len(chosen) == 20
+    assert chosen.label.explode().value_counts()["rare"] >= 2
+    assert chosen.equals(draws.sample(frame, 20, draws.LABELS))
+
+
+def test_draw_leaves_out_test_rows_that_are_among_the_training_rows(tmp_path):
+    (tmp_path / "cr").mkdir()
+    frame = pandas.DataFrame({"text": [f"text {i}" for i in range(20)], "label": ["a", "b"] * 10})
+    frame.to_parquet(tmp_path / "cr" / "train.parquet")
+    frame.assign(text=[f"text {i}" for i in range(15, 35)]).to_parquet(tmp_path / "cr" / "test.parquet")
+    drawn = draws.draw("cr", tmp_path, tmp_path, None)
+    assert len(pandas.read_parquet(drawn.test)) == 15

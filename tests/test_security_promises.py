@@ -1,4 +1,4 @@
-"""Every promise of SECURITY.md, and every finding of the audit, names a test that exists."""
+"""Every promise of SECURITY.md names a test that exists."""
 
 from __future__ import annotations
 
@@ -22,16 +22,9 @@ def check_test(test: str, rule: str) -> None:
 
 def test_every_promise_names_a_test_that_exists():
     promises = rows("data|model|hub|service|shared")
-    assert len(promises) > 40
+    assert len(promises) > 80 and len(SECURITY.splitlines()) <= 120
     for _, promise, test in promises:
         check_test(test, promise)
-
-
-def test_every_finding_of_the_audit_names_a_test_that_exists():
-    findings = rows(r"\d+")
-    assert {int(item) for item, _, _ in findings} == set(range(1, 20))
-    for _, rule, test in findings:
-        check_test(test, rule)
 
 
 def test_every_test_in_the_security_policy_exists():

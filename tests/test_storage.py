@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from headhunt import storage
 
@@ -46,10 +49,25 @@ def test_atomic_file_replaces_a_link_and_leaves_its_target_alone(tmp_path):
     assert target.read_text() == "untouched" and not (tmp_path / "link").is_symlink()
 
 
-def test_atomic_file_has_the_permissions_of_an_ordinary_file(tmp_path):
-    storage.write_text(tmp_path / "ours", "x")
-    (tmp_path / "theirs").write_text("x")
-    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE((tmp_path / "theirs").stat().st_mode)
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_new_files_have_the_permissions_of_ordinary_ones(tmp_path, umask):
+    def save(path):
+        save_file({"x": np.zeros(1)}, path)
+
+    before = os.umask(umask)
+    try:
+        (tmp_path / "ordinary").write_text("x")
+        storage.write_text(tmp_path / "text", "x")
+        with storage.atomic_path(tmp_path / "weights") as path:
+            save(path)
+        with storage.atomic_directory(tmp_path / "model") as folder:
+            (folder / "inner").mkdir()
+            save(folder / "inner" / "model.safetensors")
+    finally:
+        os.umask(before)
+    files = ["text", "weights", "model/inner/model.safetensors"]
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in files}
+    assert set(modes.values()) == {0o666 & ~umask}, modes
 
 
 def test_concurrent_writers_never_mix(tmp_path):
@@ -144,6 +162,23 @@ def test_cache_dir_refuses_a_directory_of_another_user(own_cache, monkeypatch):
         storage.CacheOwnerError, match=rf"belongs to user {owner}\. Set HEADHUNT_CACHE to a folder of your own"
     ):
         storage.cache_dir("exports")
+
+
+@pytest.mark.parametrize("place", ["", "exports"])
+def test_linked_cache_is_refused_and_left_alone(own_cache, tmp_path, place):
+    target = tmp_path / "target"
+    (target / "exports" / "old").mkdir(parents=True)
+    os.utime(target / "exports" / "old", (0, 0))
+    for folder in (target, target / "exports"):
+        folder.chmod(0o755)
+    shutil.rmtree(own_cache, ignore_errors=True)
+    if place:
+        own_cache.mkdir()
+    (own_cache / place).symlink_to(target / place)
+    with pytest.raises(storage.CacheOwnerError, match="must not be a link"):
+        storage.cache_dir("exports")
+    assert storage.prune_cache("exports") == 0 and (target / "exports" / "old").exists()
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (target, target / "exports")} == {0o755}
 
 
 def test_prune_cache_removes_unused_then_oldest_entries(own_cache):
@@ -275,12 +310,3 @@ def test_atomic_file_in_a_read_only_directory_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="denied"):
         storage.write_text(tmp_path / "a", "x")
-
-
-def test_scratch_directory_is_removed_and_swept_after_a_kill(tmp_path):
-    with storage.scratch_directory(tmp_path / "models") as scratch:
-        (scratch / "file").write_text("x")
-    assert not scratch.exists()
-    scratch.mkdir()  # as after a kill
-    storage.sweep_partial(tmp_path / "models")
-    assert not list((tmp_path / "models").iterdir())

@@ -118,23 +118,6 @@ def test_misplaced_names_are_found_outside_their_home(checkout):
     assert check_structure.find_misplaced(root / "src/headhunt") == ["a.py:1: result.json", 'a.py:3: ["text_b"]']
 
 
-def test_old_names_are_found_outside_the_tables_that_refuse_them(checkout):
-    text = """
-    RENAMED_FIELDS = {
-        "head_rate": "head_lr_multiplier",
-    }
-    "The option --kind is gone. A Case in point."
-    class Bench:
-        pass
-    """
-    root = checkout(a=text, hunt="")
-    assert check_structure.find_old_names(root / "src/headhunt") == [
-        "a.py:5: --kind",
-        "a.py:6: Bench",
-        "hunt.py: a module with an old name",
-    ]
-
-
 def test_this_checkout_passes_the_structure_check():
     findings = check_structure.check(check_structure.ROOT)
     assert len(findings.lines) >= 7

@@ -10,14 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headhunt.data import Task, join_tasks, load_tasks
+    from headhunt.data import Task, datasets, join_tasks, load_tasks
     from headhunt.engine.api import fit, load, pretrain
     from headhunt.engine.distillation import distil
+    from headhunt.engine.experiment import experiment
     from headhunt.engine.search import Search, ablate, resume, search, verdict
     from headhunt.errors import HeadhuntError
     from headhunt.evaluation import Evaluation, evaluate
     from headhunt.modeling.architecture import Blocks, Convolutions, EncoderShape, Head, Mlp
     from headhunt.predictor import Predictor
+    from headhunt.report.callbacks import Callback
     from headhunt.spec import Lora, Recipe, Smart, Spec
 
 # Where tqdm is imported in a notebook without ipywidgets it warns; Headhunt's own progress needs neither.
@@ -28,6 +30,7 @@ _HOME = {
     "load": "headhunt.engine.api",
     "pretrain": "headhunt.engine.api",
     "distil": "headhunt.engine.distillation",
+    "experiment": "headhunt.engine.experiment",
     "Search": "headhunt.engine.search",
     "ablate": "headhunt.engine.search",
     "verdict": "headhunt.engine.search",
@@ -35,6 +38,7 @@ _HOME = {
     "resume": "headhunt.engine.search",
     "search": "headhunt.engine.search",
     "Task": "headhunt.data",
+    "datasets": "headhunt.data",
     "join_tasks": "headhunt.data",
     "load_tasks": "headhunt.data",
     "HeadhuntError": "headhunt.errors",
@@ -46,6 +50,7 @@ _HOME = {
     "Head": "headhunt.modeling.architecture",
     "Mlp": "headhunt.modeling.architecture",
     "Predictor": "headhunt.predictor",
+    "Callback": "headhunt.report.callbacks",
     "Lora": "headhunt.spec.spec",
     "Recipe": "headhunt.spec.spec",
     "Smart": "headhunt.spec.spec",
@@ -53,6 +58,7 @@ _HOME = {
 }
 __all__ = [
     "Blocks",
+    "Callback",
     "Convolutions",
     "EncoderShape",
     "Evaluation",
@@ -68,8 +74,10 @@ __all__ = [
     "Spec",
     "Task",
     "ablate",
+    "datasets",
     "distil",
     "evaluate",
+    "experiment",
     "fit",
     "join_tasks",
     "load",

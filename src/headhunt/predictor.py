@@ -20,9 +20,11 @@ from headhunt.modeling.ensemble import HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.multitask import HeadhuntMultiTaskForSequenceClassification
 from headhunt.modeling.pretrained import load_tokenizer, quiet
 from headhunt.report.model_card import write as write_card
-from headhunt.run.directory import check_weight_files, not_a_model
-from headhunt.run.model_info import AdviceError, facts_of_task, read_model_info, write_model_info
+from headhunt.run.directory import check_weight_files
+from headhunt.run.model_info import AdviceError, facts_of_task, not_a_model, read_model_info, write_model_info
 from headhunt.spec import Recipe, Spec
+from headhunt.storage import share_weights
+from headhunt.study.fork_server import check_tokenizer
 from headhunt.training.device import pick_device
 from headhunt.training.prediction import outputs_of_tasks, run_batches
 from headhunt.training.task_tokens import TaskTokens
@@ -138,11 +140,11 @@ class Predictor:
         """
         if not isinstance(self.model, HeadhuntMultiTaskForSequenceClassification):
             if name is not None:
-                raise ModelError(f"task= is for models of several tasks; this model has one. Leave out {name!r}.")
+                raise ModelError(f"is for models of several tasks; this model has one. Leave out {name!r}.", "task")
             return self
         if name not in self.tasks:
             found = "nothing" if name is None else repr(name)
-            raise ModelError(f"task= must be one of {', '.join(self.tasks)}; found {found}.")
+            raise ModelError(f"must be one of {', '.join(self.tasks)}; found {found}.", "task")
         if name not in self._by_task:
             task = self.model.config.tasks[self.tasks.index(name)]
             self._by_task[name] = Predictor(
@@ -240,7 +242,7 @@ class Predictor:
         """
         if self.tasks:
             if tasks is None:
-                raise ModelError(f"The task of each text must be given: {', '.join(self.tasks)}. Use task=.")
+                raise ModelError(f"The task of each text must be given: {', '.join(self.tasks)}. Give a task.")
             assert isinstance(self.model, HeadhuntMultiTaskForSequenceClassification)
             models, width = [self.for_task(name) for name in self.tasks], self.model.most_outputs
             return outputs_of_tasks(models, width, texts, texts_b, tasks, batch=batch, progress=progress)
@@ -262,13 +264,13 @@ class Predictor:
             )
         if texts_b is not None and len(texts) != len(texts_b):
             raise ModelError(
-                f"texts= and texts_b= must have the same length; found {len(texts)} and {len(texts_b)} texts."
+                f"and texts_b must have the same length; found {len(texts)} and {len(texts_b)} texts.", "texts"
             )
         if isinstance(texts, str):
-            raise ModelError("texts= must be a list of texts; found one string.")
+            raise ModelError("must be a list of texts; found one string.", "texts")
         for name, given in (("texts", texts), ("texts_b", texts_b)):
             if given is not None and (wrong := find_wrong_text(given)):
-                raise ModelError(f"{name}= must contain texts; {wrong}.")
+                raise ModelError(f"must contain texts; {wrong}.", name)
 
     def tokenise(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> Tokens:
         """Return the tokens of texts, truncated as in training."""
@@ -326,9 +328,10 @@ class Predictor:
         if isinstance(self.model, HeadhuntEnsembleForSequenceClassification):
             self.model.config.logit_divisor *= temperature
         else:
+            output, words = output_of(self.model), getattr(self.model, "words", None)
             with torch.no_grad():
-                output_of(self.model).weight.div_(temperature)
-                output_of(self.model).bias.div_(temperature)
+                for parameter in (output.weight, output.bias, *([] if words is None else [words.weight])):
+                    parameter.div_(temperature)
         if self.thresholds is not None:
             moved = apply_temperature(np.array(self.thresholds), temperature, several=True)
             self.thresholds = np.clip(moved, 1e-6, 1 - 1e-6).tolist()
@@ -364,6 +367,7 @@ class Predictor:
             self.tokenizer.model_max_length = self.takes[0]
             self.tokenizer.init_kwargs["split_special_tokens"] = True
             self.tokenizer.save_pretrained(folder)
+        share_weights(folder, folder / "config.json")
         facts = {
             "problem_type": self.problem_type,
             "labels": list(self.labels),
@@ -402,8 +406,9 @@ class Predictor:
             raise not_a_model(folder)
         if (folder / "model.onnx").is_file():
             raise ModelError(
-                f"{folder} is an ONNX export; the folder it was exported from is needed here. An export can be served "
-                f'and can label a corpus, and  python {folder / "predict.py"} "some text"  predicts with it.'
+                f"{folder} is an ONNX export; the folder it was exported from is needed here. An export can label a "
+                f"corpus, and  headhunt serve {folder}  predicts with it. Its predict.py is code: run it only if you "
+                "made the export."
             )
         try:
             card = read_model_info(folder / CARD)
@@ -414,7 +419,7 @@ class Predictor:
                 specs = [spec] if spec else [Spec.from_dict(member) for member in card.get(MEMBERS, ()) if member]
                 if not (trust_remote_code and specs):
                     raise AdviceError(
-                        f"{folder} has an encoder with its own code. Give trust_remote_code=True to run this code."
+                        f"{folder} has an encoder with its own code. Give trust_remote_code to run this code."
                     )
                 for name in {each.encoder for each in specs}:
                     register_remote_code(name)
@@ -422,6 +427,7 @@ class Predictor:
             model = load_saved(folder)
             if isinstance(model, HeadhuntMultiTaskForSequenceClassification) != (known["problem_type"] == "multi_task"):
                 raise ModelError("headhunt.json and config.json are of different models")
+            check_tokenizer(folder / "tokenizer.json")
             tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
             if known["problem_type"] == "multi_label_classification":
                 thresholds = getattr(model.config, "thresholds", None)
@@ -435,9 +441,9 @@ class Predictor:
             for task in predictor.tasks or (None,):
                 model = predictor.for_task(task)
                 model.predict("a", "a" if model.pair else None)
-        except AdviceError:
+        except (AdviceError, KeyboardInterrupt, SystemExit):
             raise
-        except Exception as error:  # damaged files raise errors of many libraries
+        except BaseException as error:  # damaged files raise errors of many libraries, and panics of those in Rust
             reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
             raise ModelError(f"{folder} cannot be loaded: {reason}. Save the model again.") from None
         return predictor

@@ -28,7 +28,7 @@ from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, decide
 from headhunt.modeling.architecture import Head
 from headhunt.predictor import Predictor
 from headhunt.run.results import SearchResult
-from headhunt.spec import DEFAULT_ENCODER, RENAMED, Recipe, Spec, plain
+from headhunt.spec import DEFAULT_ENCODER, Recipe, Spec, plain
 from headhunt.training.device import pick_device
 
 DEFAULT_TIME = "10m"  # with search=True
@@ -116,32 +116,34 @@ class _HeadEstimator(BaseEstimator):
     def _train(self, task: Task, seed: int, options: dict[str, Any]) -> Predictor:
         from headhunt.report.notebook import training_bar
 
-        standard = plain(self.encoder or DEFAULT_ENCODER, len(task.splits["train"]))
-        spec = Spec(encoder=standard.encoder, head=self.head or Head(), recipe=self.recipe or standard.recipe)
+        spec = None
+        if self.head or self.recipe:
+            standard = plain(self.encoder or DEFAULT_ENCODER, len(task.splits["train"]))
+            spec = Spec(encoder=standard.encoder, head=self.head or Head(), recipe=self.recipe or standard.recipe)
         with training_bar("training") if self.verbose else nullcontext() as progress:
-            return fit(task, spec=spec, seed=seed, on_report=progress, **options)
+            return fit(task, encoder=self.encoder, spec=spec, seed=seed, on_report=progress, **options)
 
     def _search(self, task: Task, seed: int, options: dict[str, Any]) -> Predictor:
         from headhunt.engine.search import search
-        from headhunt.report.notebook import live_view
-        from headhunt.report.terminal import SearchView
+        from headhunt.report.notebook import LiveView, in_notebook
+        from headhunt.report.terminal import search_view
 
         options = {"metric": DEFAULT_METRIC[task.problem_type], **options, **(self.search_options or {})}
-        view = self.verbose and (live_view(options["metric"]) or SearchView(options["metric"]))
+        options |= {"deliver": "ensemble"} if self.ensemble else {}
+        shown = [LiveView() if in_notebook() else search_view()] if self.verbose else []
+        options = {"callbacks": shown, **options}
         time = DEFAULT_TIME if self.search is True else self.search
         kept = None if self.run_dir is None else _new_run_dir(Path(self.run_dir))
         with nullcontext(kept) if kept else tempfile.TemporaryDirectory(prefix="headhunt-") as folder:
             search_ = search(
-                task, out=folder, encoder=self.encoder, time=time, workers=self.workers, seed=seed, view=view, **options
+                task, out=folder, encoder=self.encoder, time=time, workers=self.workers, seed=seed, **options
             )
             self.result_ = search_.result
             if kept:
                 self.search_ = search_
             if search_.model_dir is None:
                 raise ModelError(f"The search ended before its first model was trained; give more than {self.search}.")
-            result = search_.result
-            use_ensemble = self.ensemble and result is not None and result.ensemble is not None
-            return self._load(search_.directory.ensemble if use_ensemble else search_.model_dir)
+            return self._load(search_.model_dir)
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "predictor_")
@@ -246,12 +248,13 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
 
     Args:
         encoder: Hugging Face model name or local folder.
-        head: Architecture of the head; the plain head by default.
-        recipe: Training hyperparameters; a standard recipe by default.
+        head: Architecture of the head; the plain head if a recipe is given.
+        recipe: Training hyperparameters; a standard recipe if a head is given, so that `head=Head()` fine-tunes the
+            encoder. With neither, a head is solved on the frozen encoder, in seconds.
         search: Time to search for head and recipe, as "10m" or seconds; True for ten minutes, None for no search.
         search_options: Further arguments of `headhunt.search`, such as trials, space, strategy, metric or reject.
-        ensemble: Use the ensemble of a search, which takes longer to predict, if it is better than the best candidate
-            on validation rows.
+        ensemble: Use the mean of up to three models of a search, which takes longer to predict, if it is better than
+            the best one on validation rows.
         run_dir: Folder in which each search is kept in its own subfolder; not kept by default.
         workers: Number of worker processes of a search; 0 runs in this process; by default one per core or GPU.
         random_state: Random seed; None for a different result every time.
@@ -415,8 +418,7 @@ def _replace_nested(part: Any, path: Sequence[str], value: Any, key: str) -> Any
         raise ValueError(f"{key} is a field of a part that is None; give the part first, for example recipe=Recipe().")
     names = [item.name for item in fields(part)]
     if first not in names:
-        hint = f"it was renamed to {RENAMED[first]}" if first in RENAMED else f"known fields: {', '.join(names)}"
-        raise ValueError(f"{key} is not a field of {type(part).__name__}; {hint}.")
+        raise ValueError(f"{key} is not a field of {type(part).__name__}; known fields: {', '.join(names)}.")
     return replace(part, **{first: _replace_nested(getattr(part, first), rest, value, key) if rest else value})
 
 

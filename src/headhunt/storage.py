@@ -1,7 +1,6 @@
 """Write files atomically, parse JSON safely, take locks and find the cache directory.
 
-A reader never sees half a file: data goes to a temporary file with a unique name in the same directory, is synced, and
-is renamed into place. Directories are written the same way.
+A reader never sees half a file: data goes to a temporary file, is synced and renamed into place. So do directories.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -38,7 +38,7 @@ LockTimeout = filelock.Timeout
 
 
 class CacheOwnerError(RuntimeError):
-    """The cache belongs to another user. Not an `OSError`, which readers of data report as a damaged file."""
+    """The cache belongs to another user, or is a link. Not an `OSError`, which readers of data report as damage."""
 
 
 def cache_root() -> Path:
@@ -50,11 +50,10 @@ def cache_dir(*names: str) -> Path:
     """Return a directory inside Headhunt's cache, creating it readable by this user only.
 
     Raises:
-        CacheOwnerError: If the cache belongs to another user.
+        CacheOwnerError: If the cache belongs to another user, or is a link.
     """
-    root = cache_root()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    path = root
+    path = cache_root()
+    path.parent.mkdir(parents=True, exist_ok=True)
     for name in ("", *names):
         path = path / name
         path.mkdir(exist_ok=True, mode=0o700)
@@ -63,10 +62,12 @@ def cache_dir(*names: str) -> Path:
 
 
 def _make_private(path: Path) -> None:
-    """Refuse a directory of another user, and take all rights from others in one of this user."""
+    """Refuse a link and a directory of another user, and take all rights from others in one of this user."""
     if os.name == "nt":
         return
-    state = path.stat()
+    state = path.lstat()
+    if stat.S_ISLNK(state.st_mode):
+        raise CacheOwnerError(f"The cache must not be a link; found {path}. Set {CACHE_VARIABLE} to its target.")
     user = os.geteuid()
     if state.st_uid not in (user, 0) and user != 0:
         raise CacheOwnerError(
@@ -78,30 +79,45 @@ def _make_private(path: Path) -> None:
 
 
 def copy_permissions(source: Path, target: Path) -> None:
-    """Give a file in the cache the permissions of the file that it was made from."""
+    """Give a file the permissions of another one, or those of a directory that files in it have."""
     target.chmod(stat.S_IMODE(source.stat().st_mode) & 0o666 | stat.S_IRUSR)
 
 
-def prune_cache(name: str, *, max_bytes: int = MAX_CACHE_BYTES, max_days: float = MAX_CACHE_DAYS) -> int:
+def share_weights(folder: Path, like: Path) -> None:
+    """Give new weights the permissions of other files: safetensors lets only this user read what it writes.
+
+    Args:
+        folder: The folder of the weights. Files that share their content with others stay as they are.
+        like: A file or directory that was written with the user's umask.
+    """
+    for path in folder.rglob("*.safetensors"):
+        if path.lstat().st_nlink == 1 and not path.is_symlink():
+            copy_permissions(like, path)
+
+
+def prune_cache(
+    name: str | Path, *, max_bytes: int = MAX_CACHE_BYTES, max_days: float = MAX_CACHE_DAYS, keep: Path | None = None
+) -> int:
     """Remove entries of a directory in the cache: unused ones, then the oldest until the rest fits.
 
     Use is recorded by `mark_used`. A process that has mapped an entry can go on using it.
 
     Args:
-        name: Name of the directory inside the cache.
+        name: Name of the directory inside the cache, or its path.
         max_bytes: Bytes that all entries may have.
         max_days: Days that an entry may stay unused.
+        keep: An entry that stays and does not count.
 
     Returns:
         The bytes removed.
     """
     root = cache_root() / name
-    if not root.is_dir():
+    if not root.is_dir() or root.is_symlink() or root.parent.is_symlink():
         return 0
     entries = []
     for path in root.iterdir():
         with suppress(FileNotFoundError):
-            if path.suffix != ".lock":
+            if path.suffix != ".lock" and path != keep:
                 entries.append((path.lstat().st_mtime, directory_size(path), path))
     oldest = time.time() - max_days * 86_400
     total, removed = sum(size for _, size, _ in entries), 0
@@ -155,8 +171,10 @@ def atomic_path(path: Path, *, sync: bool = True) -> Iterator[Path]:
     make_directory(path.parent)
     partial = _partial(path)
     partial.open("xb").close()  # fails if anything, a link too, has this name
+    mode = stat.S_IMODE(partial.stat().st_mode)
     try:
         yield partial
+        partial.chmod(mode)  # safetensors makes a file that only this user can read
         if sync:
             sync_file(partial)
         partial.replace(path)
@@ -192,10 +210,10 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON that may be damaged or hostile, so that nothing after it fails on values that JSON allows.
 
     Raises:
-        ValueError: If it is not JSON, is nested too deeply, or has half characters or integers of many digits.
+        ValueError: If it is not JSON, nested too deeply, or has half characters, or numbers too large or not finite.
     """
     try:
-        value = json.loads(text, parse_int=_parse_integer)
+        value = json.loads(text, **STRICT)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting") from None
     check_nesting(value)
@@ -209,6 +227,16 @@ def _parse_integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(digits):,} digits")
     return int(digits)
+
+
+def _parse_float(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError(f"{number}, which is no finite number")
+    return float(number)
+
+
+# Arguments of `json.loads` that refuse NaN, Infinity, 1e999 and integers of many digits.
+STRICT: dict[str, Any] = {"parse_int": _parse_integer, "parse_float": _parse_float, "parse_constant": _parse_float}
 
 
 def check_nesting(value: Any) -> None:
@@ -238,24 +266,13 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
+        share_weights(partial, partial)
         _sync_tree(partial)
         replace_directory(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_directory(path.parent)
-
-
-@contextmanager
-def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Yield an empty temporary directory that is removed at the end; `sweep_partial` finds it if the process dies."""
-    make_directory(parent)
-    scratch = _partial(parent / "scratch")
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        remove(scratch)
 
 
 def replace_directory(source: Path, target: Path) -> None:
@@ -362,16 +379,17 @@ def find_obstacle(path: Path) -> str | None:
 
 
 def directory_size(path: Path) -> int:
-    """Return the bytes in a directory, or of a file; 0 if it is missing. Files may vanish meanwhile."""
-    total = 0
+    """Return the bytes of a file, or of the files in a directory, each counted once; 0 if it is missing."""
+    sizes: dict[tuple[int, int], int] = {}
     with suppress(OSError):
         if not path.is_dir():
             return path.lstat().st_size
     for folder, _, files in os.walk(path):
         for name in files:
-            with suppress(OSError):
-                total += os.lstat(Path(folder, name)).st_size
-    return total
+            with suppress(OSError):  # files may vanish meanwhile
+                state = os.lstat(Path(folder, name))
+                sizes[state.st_dev, state.st_ino] = state.st_size
+    return sum(sizes.values())
 
 
 def sweep_partial(path: Path, *, deep: bool = False) -> None:

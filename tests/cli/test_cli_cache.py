@@ -1,12 +1,14 @@
-"""The command that shows and clears the cache."""
+"""The commands that show and free disk space."""
 
 from __future__ import annotations
 
 import json
 
-from command_line import succeed
+from command_line import refuse, succeed
 
 from headhunt import storage
+from headhunt.run.directory import RunDirectory
+from headhunt.run.ledger import LedgerWriter
 
 
 def test_cache_shows_sizes_and_clears_everything(own_cache):
@@ -21,3 +23,16 @@ def test_cache_shows_sizes_and_clears_everything(own_cache):
 
 def test_cache_of_a_new_user_is_empty(own_cache):
     assert "0.0 MB  tables" in succeed("cache") and not own_cache.exists()
+
+
+def test_clean_keeps_what_a_search_can_continue_from_and_refuses_a_running_one(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with LedgerWriter(directory):
+        for rung in range(3):
+            storage.write_bytes(directory.checkpoint(7, rung) / "state", b"x" * 1_000_000)
+        refuse("clean", directory.path, fragments=["Only one process"])
+    storage.link_or_copy(directory.checkpoint(7, 2) / "state", directory.checkpoint(7, 1) / "linked")
+    assert "removed 2.0 MB; 1.0 MB are left" in succeed("clean", directory.path)
+    assert list(directory.checkpoint_sizes()) == [(7, 2)]
+    refuse("clean", tmp_path, fragments=["not the run directory of a search"])
+    assert not list(tmp_path.glob("ledger*"))

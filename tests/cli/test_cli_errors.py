@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from bad_inputs import BAD_INPUTS
 from command_line import make_rows, refuse, run, saved_models, write_csv
-from typer.main import get_command
 
-from headhunt.cli import app
-from headhunt.cli.flags import ARGUMENTS, NAMES_IN_COMMAND, NEGATIVE_FLAGS, translate
-from headhunt.cli.options import PROBLEM_TYPES
+from headhunt.errors import HeadhuntError
+from headhunt.training.device import pick_device
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +34,9 @@ def test_fit_refuses_bad_data(name, make, fragments, tmp_path, monkeypatch):
     completed = run("fit", path, "--out", tmp_path / "out", *words)
     assert completed.code == 2 and "Traceback" not in completed.err and not completed.out
     assert not (tmp_path / "out").exists()
-    if options.get("problem_type") not in (None, *PROBLEM_TYPES):
-        assert "Invalid value for '--problem-type'" in completed.err
-        return
     assert completed.err.startswith("error: ")
     for fragment in fragments:
-        assert translate(fragment, "fit") in completed.err, completed.err
+        assert fragment in completed.err, completed.err
 
 
 def test_out_must_be_new_or_empty_and_writable(tmp_path):
@@ -150,128 +145,14 @@ def test_installed_script_exits_2_without_traceback(tmp_path):
     )
 
 
-# ------------------------------------------------------------------------------------------------ renamed flags
-
-
-@pytest.mark.parametrize(
-    ("words", "new"),
-    [
-        (["fit", "x.csv", "--out", "m", "--kind", "regression"], "--problem-type"),
-        (["search", "x.csv", "--kind=classes"], "--problem-type"),
-        (["serve", "m", "--lanes", "2"], "--model-instances"),
-        (["serve", "m", "--max-slow", "2"], "--read-timeout"),
-        (["serve", "m", "--max-drain", "2"], "--timeout-graceful-shutdown"),
-    ],
-)
-def test_renamed_flag_is_refused_with_its_new_name(words, new):
-    refuse(*words, fragments=["has been renamed", f"Use {new}."])
-
-
-def test_renamed_flag_is_an_unknown_option_where_its_new_name_is_unknown():
-    completed = run("status", "run", "--kind", "regression")
-    assert completed.code == 2 and "No such option" in completed.err and "renamed" not in completed.err
-
-
-def test_renamed_flag_may_be_a_text_after_two_dashes(monkeypatch):
-    monkeypatch.setattr("headhunt.cli.flags.RENAMED_FLAGS", {"--old": "--text"})
-    assert "renamed" not in run("predict", "missing", "--", "--old").err
-    refuse("predict", "missing", "--old", fragments=["--old has been renamed. Use --text."])
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("classes", "single_label_classification"),
-        ("labels", "multi_label_classification"),
-        ("number", "regression"),
-    ],
-)
-def test_renamed_problem_type_is_refused_with_its_new_name(old, new, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    for words in (["fit", "x.csv", "--out", "m"], ["search", "x.csv"]):
-        completed = run(*words, "--problem-type", old)
-        assert completed.code == 2 and f"'{old}' has been renamed. Use {new}." in completed.err
-
-
-# ------------------------------------------------------------------------------------------------ translation
-
-
-@pytest.mark.parametrize(
-    ("message", "translated"),
-    [
-        ('Set label="stars".', "Set --label stars."),
-        ("Set text= and text_b=; or label=", "Set --text and --text-b; or --label"),
-        ('Set text="a", text_b="my b" for pairs', "Set --text a --text-b 'my b' for pairs"),
-        ('Set text="a" text_b="b", or text="a"', "Set --text a --text-b b, or --text a"),
-        ("Use `problem_type='regression'`.", "Use `--problem-type regression`."),
-        ("limit=0: must be positive", "--limit 0: must be positive"),
-        ("search with workers=0.", "search with --workers 0."),
-        ("a larger max_length=N keeps more", "a larger --max-length N keeps more"),
-        ("trust_remote_code=True runs it", "--trust-remote-code runs it"),
-        ("calibrate=False leaves it", "no --calibrate leaves it"),
-        ("private=False", "--public"),
-        ("time=None", "--time none"),
-        ("out= must be new\nlabel=x", "--out must be new\n--label x"),
-    ],
-)
-def test_translate_turns_arguments_into_flags(message, translated):
-    assert translate(message) == translated
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Name it with --label or --text-b; --label=x",
-        "folds=3 is unknown",
-        "data/label=good/part-0.parquet is empty",
-        "https://example.org/x?text=1&label=2 is not there",
-        "such as 'label=good'",
-        'keep=["id"]',
-        "label == 3, label==3",
-    ],
-)
-def test_translate_keeps_flags_paths_and_data(message):
-    assert translate(message) == message
-
-
-def test_translate_uses_the_names_of_the_command():
-    assert translate('source="x" is empty; set data=', "fit") == "DATA x is empty; set DATA"
-    assert translate("source= must be readable", "predict") == "--input must be readable"
-    assert translate("out= must be empty", "export") == "--onnx must be empty"
-    assert translate("out= must be empty", "fit") == "--out must be empty"
-
-
-def test_translated_arguments_are_the_options_of_the_commands():
-    commands = get_command(app).commands
-    options = {
-        flag.removeprefix("--").replace("-", "_")
-        for command in commands.values()
-        for param in command.params
-        for flag in param.opts
-        if flag.startswith("--")
-    }
-    assert set(ARGUMENTS) == options - {"json", "help"}
-    assert list(ARGUMENTS) == sorted(ARGUMENTS)
-    assert NAMES_IN_COMMAND.keys() <= commands.keys() and NEGATIVE_FLAGS.keys() <= options
-
-
-def test_library_error_is_printed_with_flags(tmp_path, monkeypatch):
-    from headhunt.data import Task
-    from headhunt.errors import DataError
-
-    def load(*_, **__):
-        raise DataError('2 columns could be the label. Set label="stars" or problem_type="regression".')
-
-    monkeypatch.setattr(Task, "load", load)
-    for words in (["fit", "x.csv", "--out", tmp_path / "out"], ["search", "x.csv"]):
-        refuse(*words, fragments=["Set --label stars or --problem-type regression."])
-
-
-def test_notes_on_the_data_are_printed_with_flags(capsys):
-    from headhunt.cli.output import print_notes
-
-    print_notes(SimpleNamespace(notes=["text column: a"], warnings=["a larger max_length=N keeps more"]))
-    assert capsys.readouterr().err == "text column: a\nnote: a larger --max-length N keeps more\n"
+def test_error_of_an_argument_names_it_as_in_the_command(tmp_path):
+    """The library says `max_length=`, a command its flag or the word of its help; other words stay as they are."""
+    data = write_csv(tmp_path / "x.csv", *make_rows("single_label_classification", 20, 0))
+    words = ["search", data, "--out", tmp_path / "out", "--device", "tpu=max_length="]
+    refuse(*words, fragments=["error: --device must be cuda, mps or cpu; found 'tpu=max_length='"])
+    with pytest.raises(HeadhuntError, match=r"^device= must be cuda") as caught:
+        pick_device("tpu")
+    assert caught.value.argument == "device" and pickle.loads(pickle.dumps(caught.value)).argument == "device"
 
 
 def test_search_refuses_unknown_metric(encoders, tmp_path):

@@ -18,12 +18,19 @@ def models(encoders, tmp_path_factory):
     return saved_models(encoders, tmp_path_factory)
 
 
-def test_fit_without_spec_trains_plain_head_and_prints_next_command(encoders, tmp_path):
+@pytest.mark.parametrize("flags", [[], ["--fine-tune"]])
+def test_fit_without_spec_solves_a_head_unless_asked_and_prints_next_command(encoders, tmp_path, flags):
     data = write_csv(tmp_path / "data.csv", *make_rows("single_label_classification", 40, 0))
-    completed = run("fit", data, "--out", tmp_path / "new" / "model", "--encoder", encoders(), "--limit", 20)
+    out = tmp_path / "new" / "model"
+    completed = run("fit", data, "--out", out, "--encoder", encoders(), "--limit", 20, *flags)
     assert completed.code == 0 and "text column: text" in completed.err
-    assert "accuracy" in completed.out and f"headhunt predict {tmp_path / 'new' / 'model'}" in completed.out
-    assert "model.py" not in {path.name for path in (tmp_path / "new" / "model").iterdir()}
+    assert "accuracy" in completed.out and f"headhunt predict {out}" in completed.out
+    assert Predictor.load(out).recipe.is_solved == (not flags)
+    assert ("model.py" in {path.name for path in out.iterdir()}) == (not flags), "the plain head needs no code"
+
+
+def test_fit_refuses_a_spec_and_fine_tuning(tmp_path):
+    refuse("fit", "x.csv", "--out", tmp_path / "m", "--spec", "s.json", "--fine-tune", fragments=["--fine-tune out"])
 
 
 def test_fit_trains_on_all_rows_before_the_test_rows(encoders, tmp_path):

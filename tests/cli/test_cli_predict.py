@@ -90,7 +90,7 @@ def test_predict_pairs_from_texts_file_and_pipe(models, tmp_path):
     refuse("predict", folder, fragments=["one tab between", "line 2 has 1"], stdin=b"a\tb\nonly one\n")
 
 
-def test_predict_regression_and_multi_label(models):
+def test_predict_regression_and_multi_label(models, tmp_path):
     folder, test, _ = models("regression")
     texts = read_texts(test)
     numbers = [float(line) for line in succeed("predict", folder, "--input", test).splitlines()]
@@ -98,6 +98,11 @@ def test_predict_regression_and_multi_label(models):
     folder, test, _ = models("multi_label_classification")
     rows = [json.loads(line) for line in succeed("predict", folder, "--input", test, "--json").splitlines()]
     assert all(row["label"] == [name for name, p in row["probabilities"].items() if p >= 0.5] for row in rows)
+    succeed("predict", folder, "--input", test, "--probabilities", "--out", tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    found = [{name: float(row[f"probability_{name}"]) for name in rows[0]["probabilities"]} for row in table]
+    assert found == [row["probabilities"] for row in rows]
     plain = succeed("predict", folder, "--input", test).splitlines()
     assert [line.split("\t")[0] for line in plain] == ["|".join(row["label"]) for row in rows]
     assert any("|" in line for line in plain)
@@ -106,8 +111,9 @@ def test_predict_regression_and_multi_label(models):
 def test_predict_refuses_wrong_input_and_output(models, tmp_path):
     folder, test, _ = models()
     refuse("predict", folder, "text", "--input", test, fragments=["not both"])
+    refuse("predict", folder, "text", "--probabilities", fragments=["--probabilities", "--out FILE.csv"])
     refuse("predict", folder, "text", "--out", tmp_path / "a.xlsx", fragments=[".csv or .jsonl", "a.xlsx"])
-    refuse("predict", folder, "text", "--out", tmp_path / "no" / "a.csv", fragments=["--out", "No such file"])
+    refuse("predict", folder, "text", "--out", tmp_path / "no" / "a.csv", fragments=["--out", "does not exist"])
     refuse("predict", folder, "--input", tmp_path / "no.csv", "--out", tmp_path / "a.csv", fragments=["Check the path"])
     refuse("predict", folder, fragments=["UTF-8"], stdin=b"caf\xe9\n")
     assert not list(tmp_path.iterdir()), "a failed run leaves nothing behind"

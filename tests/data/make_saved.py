@@ -32,12 +32,12 @@ def main() -> None:
     os.environ["HEADHUNT_CACHE"] = str(folder / "cache")
     make_encoder("bert", Path("encoder"))
     search = headhunt.search(
-        make_task(), encoder="encoder", time=None, trials=12, space=QUICK, workers=0, out="run", view=False
+        make_task(), encoder="encoder", time=None, trials=12, space=QUICK, workers=0, out="run", callbacks=[]
     )
-    headhunt.ablate("run", workers=0, view=False)
+    headhunt.ablate("run", workers=0, callbacks=[])
     head = Head(pooling="attention", mlp=Mlp(width=8))  # not the plain head: our code is in the folder
     headhunt.fit(make_task(), spec=Spec(encoder="encoder", head=head, recipe=Recipe(epochs=2)), out="model")
-    for name in ("checkpoints", "models", "model", "ensemble", "seeds", "test", "ablation"):
+    for name in ("checkpoints", "models", "model", "ensemble", "test", "ablation"):
         shutil.rmtree(Path("run") / name, ignore_errors=True)
     for name in ("best", "lock"):
         (Path("run") / name).unlink(missing_ok=True)

@@ -80,7 +80,10 @@ def test_check_texts_refuses_objects_among_texts(source, options, fragments):
 @pytest.mark.parametrize("score", ["score", "amount"])
 def test_find_columns_offers_both_text_columns_as_pair(score):
     columns = {score: [at / 7 for at in range(80)], "a": TEXTS, "b": [f"{text}, or not" for text in TEXTS]}
-    offers = ["2 columns could hold the text: a (such as", 'Set text="a" or text="b", or text="a" text_b="b" for pairs']
+    offers = [
+        "2 columns could hold the text: a (such as",
+        "Set text to 'a' or 'b', or text to 'a' and text_b to 'b' for pairs",
+    ]
     check_refused(columns, offers)
     task = Task.load(columns, text="a", text_b="b", label=score)
     assert task.columns == Columns("a", "b", score) and task.problem_type == "regression"
@@ -88,14 +91,14 @@ def test_find_columns_offers_both_text_columns_as_pair(score):
 
 def test_find_columns_offers_only_number_column_as_label():
     columns = {"text": TEXTS, "id": list(range(80)), "amount": [at / 7 for at in range(80)]}
-    check_refused(columns, ['Set label="amount"'])
+    check_refused(columns, ["Set label to 'amount'"])
 
 
 def test_find_columns_refuses_missing_second_text(tmp_path):
     path = write(tmp_path / "new.csv", as_csv())
-    with pytest.raises(DataError, match=r'two texts per row are needed.*text_b="NAME"'):
+    with pytest.raises(DataError, match=r"two texts per row are needed.*text_b"):
         load_labelled(path, problem_type="single_label_classification", labels=("bad", "good"), pair=True)
-    with pytest.raises(DataError, match=r'second text per row is needed.*text_b="NAME"'):
+    with pytest.raises(DataError, match=r"second text per row is needed.*Set text_b"):
         load_texts(path, pair=True, text="text")
     with pytest.raises(DataError, match=r"2 rows without exactly one tab \(rows 1, 3\)"):
         load_texts(write(tmp_path / "pairs.txt", "one text\na\tb\nc\td\te\n"), pair=True)

@@ -62,7 +62,7 @@ def test_rank_rows_decodes_categories_and_follows_selected_rows():
 
 
 @bad_objects(
-    ("order missing", {**COLUMNS, "day": DAYS}, {"order": "dy"}, ["no column 'dy'", "mean 'day'", 'order="NAME"']),
+    ("order missing", {**COLUMNS, "day": DAYS}, {"order": "dy"}, ["no column 'dy'", "mean 'day'", "Set order to"]),
     ("order of names", {**COLUMNS, "day": USERS}, {"order": "day"}, ["80 rows", "'user 0'", "numbers, or ISO dates"]),
     (
         "one bad date",
@@ -92,12 +92,12 @@ def test_rank_rows_decodes_categories_and_follows_selected_rows():
         "group and order",
         {**COLUMNS, "day": DAYS, "user": USERS},
         {"order": "day", "group": "user"},
-        ['group="user", order="day"', "not both"],
+        ["group 'user', order 'day'", "not both"],
     ),
-    ("group missing", {**COLUMNS, "user": USERS}, {"group": "usr"}, ["no column 'usr'", "mean 'user'", 'group="NAME"']),
+    ("group missing", {**COLUMNS, "user": USERS}, {"group": "usr"}, ["no column 'usr'", "mean 'user'", "Set group to"]),
     ("group is label", {**COLUMNS, "user": USERS}, {"group": "label", "label": "label"}, ["as label and as group"]),
     ("group empty", {**COLUMNS, "user": [None] * 80}, {"group": "user"}, ["'user' holds no values"]),
-    ("group of lists", {**COLUMNS, "user": [["a"]] * 80}, {"group": "user"}, ["'user' holds list", 'group="NAME"']),
+    ("group of lists", {**COLUMNS, "user": [["a"]] * 80}, {"group": "user"}, ["'user' holds list", "Set group to"]),
     ("few groups", {**COLUMNS, "user": list("ab") * 40}, {"group": "user"}, ["has 2 groups", "At least 5"]),
 )
 def test_load_refuses_unusable_groups_and_orders(source, options, fragments):

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headhunt.data import Task, decoding
-from headhunt.data.inputs import UnreadableInputError, find_faults, find_inputs, open_rows
+from headhunt.data.columns import find_faults
+from headhunt.data.inputs import UnreadableInputError, find_inputs, open_rows
 from headhunt.errors import DataError, HeadhuntError
 
 ROWS = 100

@@ -8,6 +8,7 @@ import pytest
 from labelled_rows import ADJECTIVES, NOUNS, ROWS, repeat_some
 
 from headhunt.data import Task
+from headhunt.data.diagnostics import count_leaks
 from headhunt.data.duplicates import TextColumns, compute_sketches, group_duplicates
 from headhunt.data.sources import Rows
 
@@ -80,7 +81,7 @@ def test_splits_keep_near_duplicates_together():
     for kept, held_out in task.folds(4):
         assert not set(train.groups[kept]) & set(train.groups[held_out])
     assert any("16 repeat another" in warning for warning in task.warnings)
-    assert task.describe()["leaks"]["test"] == {"same": 0, "near": 0}
+    assert count_leaks(task.splits)["test"] == {"same": 0, "near": 0}
 
 
 def test_group_duplicates_compares_both_texts_of_pairs():

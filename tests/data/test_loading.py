@@ -16,8 +16,8 @@ def test_load_splits_refuses_bad_files(make, fragments, tmp_path):
 
 
 @bad_objects(
-    ("test share of one", GOOD, {"test_share": 1.0}, ["test_share=1.0", "between 0 and 1"]),
-    ("negative limit", GOOD, {"limit": -5}, ["limit=-5", "positive"]),
+    ("test share of one", GOOD, {"test_share": 1.0}, ["test_share 1.0", "between 0 and 1"]),
+    ("negative limit", GOOD, {"limit": -5}, ["limit -5", "positive"]),
 )
 def test_load_splits_refuses_bad_options(source, options, fragments):
     check_refused(source, fragments, **options)

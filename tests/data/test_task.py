@@ -51,9 +51,9 @@ def test_load_draws_rows_of_given_test_rows():
     task = Task.load(ROWS, test=[(f"{text} again", label) for text, label in ROWS], max_rows=20)
     assert {name: len(split) for name, split in task.splits.items()} == {"train": 20, "test": 20}
     assert Task.load(ROWS, max_rows=10**6).fingerprint == Task.load(ROWS).fingerprint
-    with pytest.raises(DataError, match="max_rows=0: the number of rows must be positive"):
+    with pytest.raises(DataError, match="max_rows 0: the number of rows must be positive"):
         Task.load(ROWS, max_rows=0)
-    with pytest.raises(DataError, match="max_rows=1: the limit is too low for 3 classes"):
+    with pytest.raises(DataError, match="max_rows 1: the limit is too low for 3 classes"):
         Task.load(ROWS, max_rows=1)
 
 

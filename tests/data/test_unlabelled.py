@@ -23,7 +23,6 @@ def test_texts_of_test_rows_are_left_out(task):
     found = load_unlabelled(task, ["held  OUT one", "new text here", "new Text here", "text number 1 of all"])
     assert found.own == 15 and "text number 3 of all" not in found.texts  # given as a test row, too
     assert found.texts[15:] == ["new text here"] or found.texts[15:] == ["new Text here"]
-    assert found.others().texts == found.texts[15:] and found.others().own == 0
     assert found.notes == ("2 unlabelled texts left out: equal to a test row",)
 
 
@@ -47,7 +46,8 @@ def test_files_are_read(tmp_path, task, suffix):
         frame.to_parquet(path)
     else:
         path.write_text("\n".join(frame.review) + "\n")
-    assert sorted(load_unlabelled(task, str(path)).others().texts) == frame.review.tolist()
+    found = load_unlabelled(task, str(path))
+    assert sorted(found.texts[found.own :]) == frame.review.tolist()
 
 
 def test_pairs_without_test_rows():
@@ -62,7 +62,7 @@ def test_pairs_without_test_rows():
 def test_sample_is_limited(task):
     many = [f"yet another text {i}" for i in range(500)]
     found = [load_unlabelled(task, many, limit=50, seed=seed) for seed in (0, 0, 1)]
-    assert len(found[0].others()) == 50 and found[0].texts == found[1].texts != found[2].texts
+    assert len(found[0]) - found[0].own == 50 and found[0].texts == found[1].texts != found[2].texts
 
 
 def test_folder_is_refused(tmp_path, task):

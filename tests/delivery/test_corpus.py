@@ -29,6 +29,7 @@ from headhunt.engine import api
 from headhunt.engine.ensemble import join
 from headhunt.errors import DataError, HeadhuntError, ModelError
 from headhunt.modeling.architecture import Head
+from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec, solved
 from headhunt.storage import PARTIAL
 
@@ -291,11 +292,11 @@ def test_label_corpus_with_an_onnx_export(tmp_path, models, problem_type):
 def test_rows_view_logs_speed_and_remaining_time(capsys, monkeypatch):
     from headhunt.report import terminal as progress
 
-    clock = iter([0.0, 50.0, 60.0, 100.0])
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
     view = progress.RowsView()
     view.begin(1000, 200)
-    for _ in range(3):
+    for clock.now in (50.0, 60.0, 100.0):
         view.advance(100)
     view.end()
     assert capsys.readouterr().err.splitlines() == [
@@ -434,7 +435,7 @@ def test_label_corpus_reports_a_file_that_changes_meanwhile(tmp_path, models, wh
 
 def test_label_corpus_refuses_ambiguous_or_missing_columns(tmp_path, models):
     write(pa.table({"one": ["a b c d"] * 3, "two": ["e f g h"] * 3}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match='text="one" or text="two"'):
+    with pytest.raises(DataError, match="Set text to 'one' or 'two'"):
         label(models()[0], tmp_path / "a.parquet", tmp_path / "out")
     with pytest.raises(DataError, match="no column 'three'"):
         label(models()[0], tmp_path / "a.parquet", tmp_path / "out", text="three")
@@ -598,13 +599,46 @@ def test_predict_command_labels_a_corpus(tmp_path, models):
         assert done.returncode == 2 and message in done.stderr
 
 
-def test_attempts_of_earlier_jobs_into_an_object_store_are_forgotten(tmp_path):
-    """Issue: a shard whose workers had died five times was never tried again."""
+@pytest.mark.parametrize("root", ["", "store"])
+def test_attempts_survive_a_job_that_is_killed_and_end_with_one_that_ends(tmp_path, root):
     from pyarrow.fs import LocalFileSystem
 
     output = OutputDirectory(str(tmp_path))
-    output._root, output._path, output._filesystem = "store", str(tmp_path), LocalFileSystem()
+    output._root, output._path, output._filesystem = root, str(tmp_path), LocalFileSystem()
     for count in range(5):
         assert output.begin_attempt("part") == count
     with output.lock():
+        assert output.begin_attempt("part") == 5
+    with output.lock():
         assert output.begin_attempt("part") == 0
+
+
+class Panic(BaseException):
+    """Stand for a panic of a library in Rust, which is no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [Panic, ValueError])
+def test_text_on_which_the_model_fails_is_listed_and_the_rest_labelled(tmp_path, models, monkeypatch, error):
+    model, predictor = models("pair")
+    real = Predictor.outputs
+    panics = {"text 5", "text 6", "text 40"}
+
+    def outputs(self, texts, *more, **options):
+        if panics & set(texts) or ("every text" in panics and "text" in "".join(texts)):
+            raise error
+        return real(self, texts, *more, **options)
+
+    monkeypatch.setattr(Predictor, "outputs", outputs)
+    texts = [f"text {number}" for number in range(200)]
+    pq.write_table(pa.table({"text": texts, "text_b": texts[::-1]}), tmp_path / "a.parquet")
+    summary = label(model, tmp_path / "a.parquet", tmp_path / "out", shard_rows=200)
+    assert summary.complete and summary.labelled == 197 and summary.problems == {"the model fails on it": 3}
+    rows = read(tmp_path / "out")
+    assert {row["text"] for row in rows if row["label"] is None} == panics
+    monkeypatch.undo()
+    right = predictor.predict(texts, texts[::-1])
+    assert all(row["label"] in (None, wanted.label) for row, wanted in zip(rows, right, strict=True))
+    monkeypatch.setattr(Predictor, "outputs", outputs)
+    panics.add("every text")
+    with pytest.raises(ModelError, match="fails on many texts"):
+        label(model, tmp_path / "a.parquet", tmp_path / "other", shard_rows=200)

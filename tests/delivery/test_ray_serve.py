@@ -127,7 +127,8 @@ def test_replica_has_the_limits_tokens_and_metrics_of_the_service(replica_class)
     replica = replica_class("folder", limits=Limits(max_texts=2, max_body=1000), token="secret")
     token = {"authorization": "Bearer secret"}
     assert request_replica(replica, "POST", "/predict", b'{"text": "a"}')[0] == 401
-    assert request_replica(replica, "GET", "/metrics")[0] == 401
+    for path in ("/metrics", "/films/metrics", "/films/films/metrics", "/films/predict"):
+        assert request_replica(replica, "GET", path)[0] == 401, path
     status, _, body = request_replica(replica, "POST", "/predict", b'{"text": "a b"}', token)
     assert status == 200 and json.loads(body)["label"] == 2.0
     assert request_replica(replica, "POST", "/predict", b'{"texts": ["a", "b", "c"]}', token)[0] == 413

@@ -22,6 +22,7 @@ def test_page_displays_the_prediction_of_the_model(exports, start_service, brows
     service = start_service(exports(problem_type))
     address = f"http://127.0.0.1:{service.port}/"
     browser.open(address, 1000, False)
+    assert browser.run("document.getElementById('text').placeholder") == "a text", "an example for any classes"
     texts = {"text": "a good film", **({"text_b": "</script>"} if problem_type == "pair" else {})}
     for name, text in texts.items():
         browser.click(f"#{name}")

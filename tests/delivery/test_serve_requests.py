@@ -186,7 +186,9 @@ def test_timeout_is_reported_and_disconnect_cancels_queued_texts(exports, start_
     body = json.dumps({"texts": ["dog " * 300] * 256}).encode()
     patient = start_service(exports(), "--max-batch", "1", "--max-texts", "256")
     with socket.create_connection(("127.0.0.1", patient.port)) as client:
-        head = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
         client.sendall(head % len(body) + body)
     for service in (impatient, patient):
         deadline = time.monotonic() + 5
@@ -197,7 +199,7 @@ def test_timeout_is_reported_and_disconnect_cancels_queued_texts(exports, start_
 
 
 def test_examples_of_the_serving_docs_run(exports, service):
-    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/howto/serving.md").read_text()
     examples = re.findall(r"<!-- runs in CI -->\n```(bash|python)\n(.*?)```", page, re.DOTALL)
     assert [language for language, _ in examples] == ["bash", "python"]
     for language, example in examples:

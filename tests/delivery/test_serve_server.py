@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("serve")
 
 
 def test_server_ends_slow_and_torn_requests(service):
-    head = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n"
     started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         slow_body = pool.submit(service.send, head + b'{"te')
@@ -43,11 +43,13 @@ def test_server_ends_slow_and_torn_requests(service):
 
 
 def test_pipelined_requests_get_responses_in_order(service):
-    template = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    template = (
+        b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    )
     bodies = [b'{"text": "good"}', b'{"text": 1}', b'{"texts": ["bad", "a"]}']
     requests = (
         b"".join(template % (len(body), body) for body in bodies)
-        + b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        + b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", service.port), timeout=10) as client:
         client.sendall(requests)
@@ -60,7 +62,7 @@ def test_pipelined_requests_get_responses_in_order(service):
 def test_server_survives_two_thousand_malformed_requests(service):
     """Send valid requests with bytes removed, inserted and changed at random."""
     rng = random.Random(0)
-    head = "POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+    head = "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
     values = ['"a"', "1", "null", "[]", "{}", "-0.0", "1e999", '"\\u0000"', '"\\udfff"']
     values += ["[[[[]]]]", "tru", '["a", 1]', "\x00"]
     refusals = 0
@@ -105,6 +107,32 @@ def test_server_survives_two_thousand_malformed_requests(service):
     assert service.metrics()["headhunt_queue_length"] == 0
 
 
+def test_other_hosts_are_refused_and_what_is_no_http_is_not_logged(service):
+    """A page of another site can let its own name lead to this machine, and send JSON to its own name."""
+    for host, status in (
+        ("localhost", 200),
+        (f"127.0.0.1:{service.port}", 200),
+        (f"[::1]:{service.port}", 200),
+        ("evil.example", 421),
+        (f"evil.example:{service.port}", 421),
+        ("127.0.0.1.evil.example", 421),
+    ):
+        for path, body in (("/", None), ("/openapi.json", None), ("/health", None), ("/predict", {"text": "good"})):
+            response = service.send(make_request(path, body, host))
+            assert response.startswith(b"HTTP/1.1 %d " % status), (host, path, response)
+    assert service.send(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 "), "without a host"
+    lines = len(service.log)
+    for _ in range(20):
+        assert service.send(b"nothing\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert len(service.log) == lines
+
+
+def make_request(path: str, body: object, host: str) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
 def test_sigterm_finishes_queued_requests_and_refuses_new_ones(exports, start_service):
     service = start_service(exports(), "--max-batch", "1", "--max-queue", "4096", "--max-texts", "256")
     body = {"texts": ["dog " * 300] * 256}
@@ -146,7 +174,7 @@ def test_sigint_ends_the_service_as_interrupted_by_the_user(exports, start_servi
 
 def test_serve_refuses_invalid_arguments_and_models(exports, tmp_path):
     from headhunt.delivery.serve import Limits, serve
-    from headhunt.delivery.serve.launch import is_loopback
+    from headhunt.delivery.serve.server import is_loopback
 
     with pytest.raises(ModelError, match=r"no headhunt\.json"):
         serve(tmp_path, port=0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import numpy as np
 import pytest
-from serving import WordCounter
+from serving import WordCounter, call
 
 pytest.importorskip("fastapi")
 from headhunt.delivery.onnx.runtime import TaskOutput
@@ -30,43 +29,8 @@ class BothCounter(WordCounter):
         self.passes += 1
         return np.stack([WordCounter().run(rows), LetterCounter().run(rows)], 1)
 
-    def prediction(self, row):
+    def prediction(self, row, top_k=None):
         return {task.name: super(BothCounter, self).prediction(x) for task, x in zip(self.tasks, row, strict=True)}
-
-
-def call(service, *requests):
-    """Start a service, send requests of (method, path, body) and return their (status, body)."""
-
-    async def run():
-        events = asyncio.Queue()
-        sent = asyncio.Queue()
-        lifespan = asyncio.create_task(service({"type": "lifespan"}, events.get, sent.put))
-        await events.put({"type": "lifespan.startup"})
-        await sent.get()
-        responses = [await send_request(service, *request) for request in requests]
-        await service.drain()
-        await events.put({"type": "lifespan.shutdown"})
-        await lifespan
-        return responses
-
-    return asyncio.run(run())
-
-
-async def send_request(service, method, path, body=None):
-    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
-    scope |= {"headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http"}
-    scope |= {"server": ("localhost", 80), "client": ("localhost", 1), "root_path": ""}
-    messages = []
-
-    async def receive():
-        return {"type": "http.request", "body": json.dumps(body).encode() if body else b"", "more_body": False}
-
-    async def send(message):
-        messages.append(message)
-
-    await service(scope, receive, send)
-    content = b"".join(message.get("body", b"") for message in messages[1:])
-    return messages[0]["status"], content
 
 
 def test_every_task_has_its_own_path():
@@ -96,6 +60,33 @@ def test_every_task_has_its_own_path():
     assert b"<html" in bodies[3] and "/predict" in json.loads(bodies[4])["paths"]
     assert b'href="tasks/words/"' in bodies[5] and json.loads(bodies[6]) == {"live": True, "ready": True}
     assert "words, letters" in json.loads(bodies[7])["error"]
+
+
+def test_no_path_leads_past_the_token_or_the_limit():
+    from headhunt.delivery.serve.limits import Limits
+    from headhunt.delivery.serve.service import Service
+    from headhunt.delivery.serve.tasks import TaskServices
+
+    options = {"token": "secret", "limits": Limits(max_body=100)}
+    roots = [f"/{root}" for root in ("tasks/words", "texts")]
+    paths = [root * times + end for root in roots for times in (1, 2, 3) for end in ("/metrics", "/predict")]
+    paths += [
+        "/tasks/words//metrics",
+        "/tasks/words/metrics/",
+        "/texts/tasks/words/predict",
+        "/tasks/words/texts/predict",
+    ]
+    requests = [(method, path, {"text": "a" * 1000}) for path in paths for method in ("GET", "POST", "HEAD", "PUT")]
+    tasks = TaskServices({"words": Service(WordCounter(), **options)}, {"texts": Service(WordCounter(), **options)})
+    single = Service(WordCounter(), **options)
+    pages = [("GET", root + end, None) for root in roots for end in ("/", "/docs", "/openapi.json", "/health")]
+    wanted = [*requests, *pages]
+    statuses = [status for status, _ in call(tasks, *wanted)]  # a service starts once
+    found = {request[:2]: status for request, status in zip(wanted, statuses, strict=True)}
+    assert set(statuses[: len(requests)]) <= {401, 405}, found
+    assert set(statuses[len(requests) :]) == {200, 307}, found
+    wanted = [*requests, ("GET", "/metrics", None), ("GET", "/x", None)]
+    assert {status for status, _ in call(single, *wanted)} <= {401, 405}
 
 
 def test_all_tasks_of_a_text_are_predicted_in_one_forward_pass():

@@ -14,7 +14,7 @@ import headhunt
 from headhunt.data.splitting import TASK_TARGETS
 from headhunt.engine import ablation
 from headhunt.engine.ablation import NAMES, run_ablation, variants
-from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.view import View
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Score
 from headhunt.run.directory import RunDirectory, write_arrays
@@ -55,13 +55,13 @@ def test_every_part_and_recipe_item_has_a_name():
 def test_ablation_of_a_search_is_stored_and_repeats_nothing(tmp_path, encoders):
     search = run_search(tmp_path, encoders())
     before = search.state
-    result = headhunt.ablate(tmp_path / "run", workers=0, view=False)
+    result = headhunt.ablate(tmp_path / "run", workers=0, callbacks=[])
     after = search.state
     assert (after.ended, after.elapsed) == (before.ended, before.elapsed), "an ablation is no searching"
     assert result.items and all(item.low <= item.difference <= item.high for item in result.items)
     assert search.directory.read_ablation() == result
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "ablation").iterdir()}
-    assert headhunt.ablate(tmp_path / "run", workers=0, view=False) == result
+    assert headhunt.ablate(tmp_path / "run", workers=0, callbacks=[]) == result
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "ablation").iterdir()}
     assert len(after.settled) == len(search.state.settled)
 
@@ -70,6 +70,9 @@ def test_ablation_of_a_search_is_stored_and_repeats_nothing(tmp_path, encoders):
 def test_ablation_needs_at_least_one_seed(tmp_path, seeds):
     with pytest.raises(HeadhuntError, match="seeds= must be at least 1"):
         headhunt.ablate(tmp_path, seeds=seeds)
+
+
+NO_WORK = SimpleNamespace(run=lambda batch: None)
 
 
 def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np.ndarray, metric: str, task: dict):
@@ -87,16 +90,16 @@ def stored_final(folder, outputs: dict[tuple[str, int], np.ndarray], targets: np
         directory=directory,
         metric=metric,
         validation_targets=targets,
-        budget=TimeBudget(None),
         study=SimpleNamespace(
-            ladder=SimpleNamespace(top=0), seed_of=lambda number: number, rows_of=lambda trial, rung: None
+            budget=TimeBudget(None),
+            ladder=SimpleNamespace(top=0),
+            seed_of=lambda number: number,
+            rows_of=lambda trial, rung: None,
         ),
-        show_stage=lambda stage: None,
-        run=lambda requests, deadline: [],
         request=lambda job, trial, seed, **fields: job(trial=1, seed=seed, **fields),
     )
     final.groups_of = lambda rows: None
-    final.evaluate = partial(FinalEvaluation.evaluate, final)
+    final.evaluate = partial(View.evaluate, final)
     return final
 
 
@@ -107,7 +110,7 @@ def test_ablation_of_an_error_adds_the_loss_to_it(tmp_path):
     """Issue: a higher-is-better gain was added to the mean squared error."""
     targets = np.linspace(0, 1, 50)
     outputs = {("", 0): targets + 0.1, ("pooling", 0): targets + 0.3}
-    result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), 1)
+    result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), NO_WORK, 1)
     item = next(item for item in result.items if item.name.startswith("pooling"))
     assert result.base.value == pytest.approx(0.01)
     assert item.difference == pytest.approx(-0.08) and item.score == pytest.approx(0.09)
@@ -117,7 +120,7 @@ def test_ablation_pairs_the_same_seeds(tmp_path):
     """Issue: if a variant lacked seed 0, its seed 1 was compared with the winner's seed 0."""
     targets = np.linspace(0, 1, 50)
     outputs = {("", 0): targets + 0.5, ("", 1): targets + 0.1, ("pooling", 1): targets + 0.1}
-    result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), 1, seeds=2)
+    result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), NO_WORK, 1, seeds=2)
     item = next(item for item in result.items if item.name.startswith("pooling"))
     assert item.difference == pytest.approx(0.0) and item.seeds == 1
 
@@ -128,7 +131,7 @@ def test_ablation_claims_nothing_from_one_seed(tmp_path):
     outputs = {("", seed): targets + 0.01 * seed for seed in range(2)}
     outputs |= {("pooling", seed): targets + 0.5 + 0.01 * seed for seed in range(2)}
     for seeds, significant in ((1, False), (2, True)):
-        result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), 1, seeds=seeds)
+        result = run_ablation(stored_final(tmp_path, outputs, targets, "mse", REGRESSION), NO_WORK, 1, seeds=seeds)
         item = next(item for item in result.items if item.name.startswith("pooling"))
         assert item.high < 0 and item.significant is significant
 
@@ -147,9 +150,9 @@ def test_ablation_without_a_task_scores_the_others(tmp_path):
     path = final.directory.ablation_predictions(f"{spec.hash}-without-0", 0)
     write_arrays(path, rows=np.arange(60), outputs=wrong)
     sent = []
-    final.run = lambda requests, deadline: sent.extend(requests)
+    loop = SimpleNamespace(run=lambda batch: sent.extend(iter(batch.next, None)))
     final.evaluate = lambda *_: SimpleNamespace(scores={final.metric: Score(1.0, 1.0, 1.0)})
-    result = run_ablation(final, 1)
+    result = run_ablation(final, loop, 1)
     (item,) = result.items
     assert item.name == "without task a: score of the others"
     assert item.score == pytest.approx(0.75) and item.difference == pytest.approx(-0.25)
@@ -166,4 +169,4 @@ def test_ablation_refuses_plain_head(tmp_path):
     final = stored_final(tmp_path, {}, np.zeros(3), "mse", REGRESSION)
     final.state.trials[1] = SimpleNamespace(spec=plain("any"))
     with pytest.raises(HeadhuntError, match="nothing to remove"):
-        ablation.run_ablation(final, 1)
+        ablation.run_ablation(final, NO_WORK, 1)

@@ -49,7 +49,7 @@ def test_searches_that_cannot_be_learned_from_are_refused(run, task, tmp_path):
     pairs = make_run(tmp_path / "pairs", 5, pair=True)
     with pytest.raises(HeadhuntError, match=r"is single_label_classification of single texts; .* of pairs of texts"):
         learn([pairs], task)
-    with pytest.raises(HeadhuntError, match="needs known_recipes=True"):
+    with pytest.raises(HeadhuntError, match="needs them too"):
         learn([run], task, known_recipes=False)
 
 

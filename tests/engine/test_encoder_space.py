@@ -39,7 +39,7 @@ TINY = Space(
     },
 )
 MAX_SIZE = 0.5  # MB: encoders of width 256 are too large
-OPTIONS = {"space": TINY, "strategy": "random", "rungs": False, "max_size": MAX_SIZE}
+OPTIONS = {"space": TINY, "strategy": "random", "rungs": 1, "max_size": MAX_SIZE}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def finished(tmp_path_factory, encoders):
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
-        return run_search(folder, encoders(), **OPTIONS, trials=7)
+        return run_search(folder, encoders(), **OPTIONS, trials=9)
 
 
 def test_search_of_encoders_ends_with_a_model_and_a_pareto_front(finished):
@@ -65,8 +65,8 @@ def test_search_of_encoders_ends_with_a_model_and_a_pareto_front(finished):
 
 @pytest.mark.slow
 def test_search_of_encoders_is_resumed_as_if_uninterrupted(tmp_path, encoders, finished):
-    run_search(tmp_path, encoders(), **OPTIONS, trials=4)
-    resumed = headhunt.resume(tmp_path / "run", trials=7, view=False)
+    run_search(tmp_path, encoders(), **OPTIONS, trials=6)
+    resumed = headhunt.resume(tmp_path / "run", trials=9, callbacks=[])
     scores = [{trial.spec.hash: trial.best for trial in search.state.trials} for search in (finished, resumed)]
     assert scores[0] == scores[1]
     assert any(trial.spec.shape and trial.spec.shape.vocabulary for trial in resumed.state.trials if trial.best)

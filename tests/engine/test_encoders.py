@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from headhunt.engine import encoders as module
+from headhunt.engine.api import fit
 from headhunt.engine.encoders import KNOWN, guess_language, is_offline, relative_cost, resolve_encoders
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.pretrained import load_config, load_tokenizer
@@ -57,7 +58,7 @@ def test_known_encoders_are_in_the_docs():
         f"| {entry.hardware.upper()} | {entry.licence} |"
         for entry in KNOWN
     ]
-    page = (ROOT / "docs/encoders.md").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs/howto/encoders.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in page if line.startswith("| `")] == rows
 
 
@@ -95,13 +96,25 @@ def test_resolve_encoders_names_the_encoder_that_cannot_be_loaded(encoders):
         resolve_encoders([encoders(), "no-such/encoder"])
 
 
+def test_names_are_completed_and_suggested_from_the_cache(cache, encoders):
+    cache(L6)
+    cache("mine/roberta-tiny", "roberta")
+    assert resolve_encoders("all-MiniLM-L6-v2") == resolve_encoders(L6) == (L6,)
+    with pytest.raises(ModelError, match=f"no network.*Did you mean '{L6}'.*in the cache: mine/roberta-tiny, {L6}"):
+        resolve_encoders("all-MiniLM-L6-v1")
+    with pytest.raises(ModelError, match="Did you mean 'mine/roberta-tiny'"):
+        fit((["a", "b"] * 4, ["x", "y"] * 4), encoder="mine/roberta-tin")
+    with pytest.raises(ModelError, match="this folder does not exist"):
+        resolve_encoders(f"{encoders()}/no")
+
+
 def test_resolve_encoders_refuses_duplicates(encoders):
     with pytest.raises(HeadhuntError, match="each encoder once"):
         resolve_encoders([encoders(), f"{encoders()}/"])
 
 
 def test_resolve_encoders_refuses_auto_beside_others(encoders):
-    with pytest.raises(HeadhuntError, match='encoder="auto" must be given alone'):
+    with pytest.raises(HeadhuntError, match='"auto" must be given alone'):
         resolve_encoders(["auto", encoders()])
 
 
@@ -199,7 +212,7 @@ def test_auto_offline_uses_one_slow_encoder_rather_than_none(cache):
 
 
 def test_auto_offline_with_an_empty_cache_says_what_to_do(cache):
-    with pytest.raises(HeadhuntError, match=r"hub has none for these texts. Connect to the network, or give encoder="):
+    with pytest.raises(HeadhuntError, match=r"hub has none for these texts. Connect to the network, or give a folder"):
         resolve_encoders("auto", offline=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +24,7 @@ from ensembles import (
 from model_folders import CODE, FILES
 
 import headhunt
-from headhunt.engine.ensemble import encoders_with_equal_tokenizer, join, save_ensemble
+from headhunt.engine.ensemble import encoders_with_equal_tokenizer, join
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions
 from headhunt.modeling.architecture import Head
@@ -90,10 +89,8 @@ def test_calibrate_divides_the_logits_of_a_single_model(encoders):
     )
 
 
-def test_save_ensemble_replaces_folders_of_members_by_one_model(encoders, tmp_path):
-    for i, member in enumerate(make_members(encoders(), "ensemble")):
-        member.save(tmp_path / "ensemble" / f"{i:06d}-0", card=False)
-    save_ensemble(tmp_path / "ensemble", {"trials": [0, 1, 2]})
+def test_joined_models_are_saved_as_one_that_names_them(encoders, tmp_path):
+    join(make_members(encoders(), "ensemble"), {"trials": [0, 1, 2]}).save(tmp_path / "ensemble")
     assert {path.name for path in (tmp_path / "ensemble").iterdir()} == FILES | CODE | {"ensemble.py"}
     loaded = load(tmp_path / "ensemble")
     assert loaded.facts["trials"] == [0, 1, 2] and len(loaded.facts["members"]) == 3 and loaded.spec is None
@@ -105,14 +102,14 @@ def test_save_ensemble_replaces_folders_of_members_by_one_model(encoders, tmp_pa
 
 
 def test_ensemble_decides_by_its_own_thresholds_or_the_mean_of_its_members(encoders, tmp_path):
-    members = make_members(encoders(), "ensemble", SEVERAL)[:2]
-    members[0].thresholds = [0.1, 0.3]
-    for i, member in enumerate(members):
-        member.save(tmp_path / "mean" / f"member-{i}")
-        member.save(tmp_path / "own" / f"member-{i}")
-    save_ensemble(tmp_path / "mean", {})
-    save_ensemble(tmp_path / "own", {}, Decisions(thresholds=(0.2, 0.6)))
-    mean, own = load(tmp_path / "mean"), load(tmp_path / "own")
+    def joined(decisions):
+        members = make_members(encoders(), "ensemble", SEVERAL)[:2]
+        members[0].thresholds = [0.1, 0.3]
+        ensemble = join(members)
+        ensemble.decide_by(decisions)
+        return load(ensemble.save(tmp_path / "model"))
+
+    mean, own = joined(Decisions()), joined(Decisions(thresholds=(0.2, 0.6)))
     assert mean.thresholds == pytest.approx((0.3, 0.4)) and own.thresholds == (0.2, 0.6)
     assert mean.prediction(np.array([0.29, 0.41])).label == ["bad", "good"][1:]
     assert own.prediction(np.array([0.29, 0.41])).label == ["bad"]
@@ -156,9 +153,3 @@ def test_cut_keeps_the_tokens_that_each_member_was_trained_on(encoders, pair):
         cut = ensemble.model.cut(*inputs, *take)
         for tensor, name in zip(cut, ("input_ids", "attention_mask", "token_type_ids"), strict=True):
             assert torch.equal(tensor, tokens[name]), (take, name)
-
-
-def test_load_explains_the_folder_of_an_older_ensemble(tmp_path):
-    (tmp_path / "headhunt.json").write_text(json.dumps({"schema": 1, "ensemble": ["a"]}))
-    with pytest.raises(ModelError, match=r"ensemble of an older, unreleased version .* search again"):
-        Predictor.load(tmp_path)

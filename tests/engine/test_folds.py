@@ -14,16 +14,7 @@ from headhunt.engine.folds import stratified_order, working_rows
 from headhunt.run.plan import Plan
 
 ROWS = 2600
-SAMPLE = Plan(
-    rows=ROWS,
-    compared_rows=600,
-    validation_rows=200,
-    final_rows=1200,
-    first_rows=100,
-    solved_rows=900,
-    test_rows=0,
-    epochs=2.0,
-)
+SAMPLE = Plan(rows=ROWS, used_rows=1200, held_out=200, solved_rows=900, counted_rows=900, test_rows=0, epochs=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +57,7 @@ def test_working_rows_of_a_plan_keep_training_and_validation_rows_apart(large):
 def test_working_rows_keep_the_validation_rows_of_the_user():
     data = [f"text {row}" for row in range(60)], ["a", "b"] * 30
     task = Task.load(data, validation=([f"other {row}" for row in range(20)], ["a", "b"] * 10), test_share=0)
-    plan = replace(SAMPLE, rows=60, compared_rows=30, validation_rows=8, final_rows=40, first_rows=10, solved_rows=20)
+    plan = replace(SAMPLE, rows=60, used_rows=40, held_out=8, solved_rows=20, counted_rows=20)
     ((train, evaluated),) = (working := working_rows(task, plan)).folds
     assert len(train) == 40 and working.positions[train].max() < 60
     assert len(evaluated) == 8 and working.positions[evaluated].min() >= 60
@@ -90,7 +81,7 @@ def test_samples_are_nested_and_keep_the_class_proportions(large):
         smaller = set(sample)
     assert working.sample(train, None) is train
     evaluated = working.folds[0][1]
-    assert np.bincount(targets[evaluated]) / len(evaluated) == pytest.approx(shares, abs=0.015)
+    assert np.bincount(targets[evaluated]) / len(evaluated) == pytest.approx(shares, abs=0.02)  # four of 200 rows
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -30,9 +30,9 @@ def finished(encoders, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADHUNT_CACHE", str(tmp_path_factory.mktemp("cache")))
         out = tmp_path_factory.mktemp("search") / "run"
-        options = {"time": None, "space": SPACE, "workers": 0, "view": False}
+        options = {"time": None, "space": SPACE, "workers": 0, "callbacks": []}
         headhunt.search(make_tasks(), encoder=encoders(), trials=3, out=out, **options)
-        yield headhunt.resume(out, trials=6, view=False)
+        yield headhunt.resume(out, trials=6, callbacks=[])
 
 
 def test_search_ends_tested_with_one_model(finished):
@@ -40,15 +40,16 @@ def test_search_ends_tested_with_one_model(finished):
     assert finished.settings.metric == METRIC and finished.task.problem_type == "multi_task"
     assert len(state.trials) == 6 and {"plain", "solved"} <= {trial.origin for trial in state.trials}
     assert all(outcome.outcome == "ok" for trial in state.trials for outcome in trial.results.values())
-    assert result.verdict.claim in ("gain", "no gain") and "mean 0." in result.verdict.sentence
+    assert "mean 0." in result.verdict.sentence
     assert result.ensemble is None and finished.directory.read_plan().folds == 3
     assert [task.name for task in result.test.tasks] == ["mood", "pairs", "length"]
     for model, scores in result.test.scores.items():
         values = [task.scores[model][task.metric].value for task in result.test.tasks]
         assert scores[METRIC].value == pytest.approx(np.mean(values))
-    assert {"winner", "plain", "solved", "tfidf"} <= result.test.scores.keys()
-    gains = [task.gain for task in result.test.tasks]
-    assert result.verdict.gain == pytest.approx(np.mean(gains))
+    solved = result.winner is not None and result.winner.spec.recipe.is_solved  # then it is not listed twice
+    assert {"plain", "winner" if solved else "solved"} <= result.test.scores.keys()
+    gains = [task.gain for task in result.test.tasks if task.gain is not None]
+    assert not gains or result.verdict.gain == pytest.approx(np.mean(gains))
 
 
 def test_score_of_a_trial_is_the_mean_over_tasks_of_rows_it_has_not_seen(finished):
@@ -108,19 +109,19 @@ def test_command_line_predicts_evaluates_and_exports_a_task(finished, tmp_path):
 
 def test_status_report_and_card_show_every_task(finished):
     printed = succeed("status", finished.run_dir)
-    assert all(f"task {name}, " in printed for name in ("mood", "pairs", "length")) and "--task mood" in printed
+    assert all(f"TASK     {name}, " in printed for name in ("mood", "pairs", "length")) and "--task mood" in printed
     page = write(finished.run_dir).read_text()
     found = json.loads(finished.directory.report_data.read_text())
     assert [task["name"] for task in found["scores"]["tasks"]] == ["mood", "pairs", "length"]
     assert list(found["scores"]["metrics"]) == ["mean"] and "<h3>length: pearson</h3>" in page
-    assert "headhunt search --tasks TASKS" in " ".join(found["repeat"]["command"])
+    assert found["repeat"]["command"][0] == "headhunt search" and "--tasks TASKS" in found["repeat"]["command"]
     card = (finished.model_dir / "README.md").read_text()
     assert "One model for 3 tasks." in card and "Pearson's r" in card and "| mean |" in card
     assert 'task="mood"' in card and "a good movie" not in card
 
 
 def test_ablation_reverts_what_belongs_to_tasks(finished):
-    result = headhunt.ablate(finished.run_dir, view=False)
+    result = headhunt.ablate(finished.run_dir, callbacks=[])
     assert result.metric == METRIC and result.items and not result.failed
 
 
@@ -147,11 +148,11 @@ def test_search_refuses_what_several_tasks_do_not_have(encoders, tmp_path):
         ({"calibrate": True}, "cannot be calibrated"),
     ):
         with pytest.raises(HeadhuntError, match=message):
-            headhunt.search(task, encoder=encoders(), out=tmp_path / "run", view=False, **options)
+            headhunt.search(task, encoder=encoders(), out=tmp_path / "run", callbacks=[], **options)
     for metric, message in (("mse", "found mse"), ("mcc", "Task 'length': The metric must be one of mse, pearson")):
         loaded = {name: headhunt.Task.load(rows) for name, rows in rows_of_tasks().items()}
         with pytest.raises(HeadhuntError, match=message):
-            headhunt.search(headhunt.join_tasks(loaded, {"length": metric}), out=tmp_path / "run", view=False)
+            headhunt.search(headhunt.join_tasks(loaded, {"length": metric}), out=tmp_path / "run", callbacks=[])
 
 
 def test_command_line_refuses_both_and_neither(tmp_path):

@@ -13,20 +13,25 @@ from searches import make_task
 import headhunt
 from headhunt.data import Task
 from headhunt.engine.options import (
-    MEGABYTES,
-    MILLISECONDS,
-    check_choices,
     check_deliver,
     check_device,
     check_new_directory,
     check_target,
+    choose_metric,
     load_task,
     new_run_directory,
-    parse_duration,
-    parse_quantity,
 )
 from headhunt.engine.workers import rows_within
 from headhunt.errors import HeadhuntError
+from headhunt.run.settings import (
+    MEGABYTES,
+    MILLISECONDS,
+    SearchOptions,
+    parse_duration,
+    parse_quantity,
+    read_config,
+    write_config,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +48,28 @@ def test_parse_duration_refuses_other_text(time):
         parse_duration(time)
 
 
+@pytest.mark.parametrize(("time", "hint"), [("3min", "3m"), ("1 hour 30 minutes", "1h30m"), ("90 sec", "90s")])
+def test_parse_duration_suggests_what_was_meant(time, hint):
+    with pytest.raises(HeadhuntError, match=f"Did you mean '{hint}'"):
+        parse_duration(time)
+
+
+def test_choose_metric_suggests_the_nearest_name():
+    with pytest.raises(HeadhuntError, match=r"found .f1_macro.\. Did you mean .macro_f1."):
+        choose_metric(make_task(), "f1_macro")
+
+
 def test_parse_quantity_converts_units():
-    assert parse_quantity("20ms", MILLISECONDS, "max_latency", "20ms") == 20
-    assert parse_quantity("0.5 s", MILLISECONDS, "max_latency", "20ms") == 500
-    assert parse_quantity(7, MILLISECONDS, "max_latency", "20ms") == 7
-    assert parse_quantity("1GB", MEGABYTES, "max_size", "60MB") == 1000
+    assert parse_quantity("20ms", "max_latency", MILLISECONDS, "20ms") == 20
+    assert parse_quantity("0.5 s", "max_latency", MILLISECONDS, "20ms") == 500
+    assert parse_quantity(7, "max_latency", MILLISECONDS, "20ms") == 7
+    assert parse_quantity("1GB", "max_size", MEGABYTES, "60MB") == 1000
 
 
 @pytest.mark.parametrize("value", ["fast", "0ms", "-3ms", "5 lightyears", -1, 0, -0.5, math.nan, math.inf])
 def test_parse_quantity_refuses_what_is_not_positive(value):
     with pytest.raises(HeadhuntError, match=r"max_latency= must be above 0, such as 20ms \(units: ms, s\)"):
-        parse_quantity(value, MILLISECONDS, "max_latency", "20ms")
+        parse_quantity(value, "max_latency", MILLISECONDS, "20ms")
 
 
 @pytest.mark.parametrize(("target", "metric", "most"), [(90, "accuracy", 1), (0.5, "mse", 0), (math.nan, "mcc", 1)])
@@ -64,33 +80,67 @@ def test_check_target_refuses_unreachable_score(target, metric, most):
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("given", "message"),
     [
-        (("typo", "auto", None), "strategy= must be one of prior, bohb, "),
-        (("bohb", "fp61", None), "precision= must be one of auto, fp32, bf16; found 'fp61'"),
-        (("bohb", "auto", -1), "workers= must be 0 or more; found -1"),
+        ({"strategy": "typo"}, "strategy= must be one of prior, bohb, "),
+        ({"precision": "fp61"}, "precision= must be one of auto, fp32, bf16; found 'fp61'"),
+        ({"deliver": "all"}, "deliver= must be one of single, ensemble; found 'all'"),
+        ({"workers": -1}, "workers= must be at least 0; found -1"),
+        ({"trials": 0}, "trials= must be at least 1; found 0"),
+        ({"rungs": "two"}, "rungs= must be a whole number; found 'two'"),
+        ({"rungs": 9}, "rungs= must be between 1 and 8; found 9"),
+        ({"brackets": 3}, "brackets= must be between 1 and 2; found 3"),
+        ({"epochs": 0}, "epochs= must be between 0.001 and 1000; found 0"),
+        ({"max_size": "fast"}, "max_size= must be above 0, such as 60MB"),
+        ({"time": []}, "time= must be a duration"),
     ],
 )
-def test_check_choices_refuses_unknown_names(choices, message):
-    with pytest.raises(HeadhuntError, match=message):
-        check_choices(*choices)
-    check_choices("bohb", "auto", 0)
+def test_options_refuse_values_that_no_search_can_use(given, message):
+    with pytest.raises(HeadhuntError, match=message) as caught:
+        SearchOptions(**given)
+    assert caught.value.argument in given
+    assert SearchOptions().time == 600 and SearchOptions(max_size="1GB", time="none").max_size == 1000
 
 
-def test_check_deliver_refuses_unknown_rules_and_an_ensemble_of_several_tasks():
+def test_search_suggests_the_name_of_an_unknown_option():
+    with pytest.raises(HeadhuntError, match=r"'strategie' is not an option of a search. Did you mean 'strategy'\?"):
+        headhunt.search([], strategie="bohb")
+
+
+def test_options_written_as_toml_are_read_as_the_same(tmp_path):
+    """Every option has a line, with its default or as a comment; names that no option has are refused."""
+    file = tmp_path / "search.toml"
+    given = {"time": None, "max_size": 60.0, "encoder": ["a", "b"], "calibrate": True, "label": 'a "b"', "limit": 9}
+    file.write_text(write_config(given), encoding="utf-8")
+    read = read_config(file)
+    names = given.keys() - {"label", "limit"}
+    options, expected = (
+        SearchOptions(**{key: read[key] for key in names}),
+        SearchOptions(**{key: given[key] for key in names}),
+    )
+    assert options == expected and (read["label"], read["limit"], read["rungs"]) == ('a "b"', 9, 2)
+    assert "# metric =" in file.read_text() and "trust_remote_code" not in file.read_text()
+    for text, message in (
+        ("rung = 2", "'rung' is not an option of a search. Did you mean 'rungs'"),
+        ("x", "config= must be a TOML"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(HeadhuntError, match=message):
+            read_config(file)
+
+
+def test_check_deliver_refuses_an_ensemble_of_several_tasks():
     task = Task.load(sentences(24))
-    for rule in ("best", "plain-unless-proven", "ensemble"):
+    for rule in ("single", "ensemble"):
         check_deliver(rule, task)
-    with pytest.raises(HeadhuntError, match="must be best or plain-unless-proven or ensemble; found 'all'"):
-        check_deliver("all", task)
-    with pytest.raises(HeadhuntError, match="deliver=ensemble needs one task"):
+    with pytest.raises(HeadhuntError, match="deliver= cannot be an ensemble for several tasks"):
         check_deliver("ensemble", make_tasks(24))
 
 
 def test_load_task_refuses_options_of_a_loaded_task():
     task = Task.load(sentences(40))
     assert load_task(task, 0, {}) is task
-    with pytest.raises(HeadhuntError, match=r"text= cannot be given with a Task; give them to Task\.load"):
+    with pytest.raises(HeadhuntError, match=r"text cannot be given with a Task; give them to Task\.load"):
         load_task(task, 0, {"text": "a"})
 
 
@@ -141,7 +191,7 @@ def test_rows_that_a_search_cannot_use_are_not_read():
 def test_device_that_is_not_there_is_refused_before_any_work(tmp_path, device, message):
     """Issue: the workers waited for it for ever, and a run directory was left."""
     with pytest.raises(HeadhuntError, match=message):
-        headhunt.search(make_task(), device=device, out=tmp_path / "run", time=5, view=False)
+        headhunt.search(make_task(), device=device, out=tmp_path / "run", time=5, callbacks=[])
     assert not (tmp_path / "run").exists()
     check_device("cuda", ray="auto")  # a cluster may have what this machine lacks
     with pytest.raises(HeadhuntError, match="found 'gpu'"):

@@ -10,49 +10,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import sentences
 from searches import QUICK, make_task, run_search
 from transformers import AutoModelForSequenceClassification
 
 import headhunt
 from headhunt import Search
-from headhunt.engine import driver as driver_module
-from headhunt.engine.best_model import BestModel
-from headhunt.engine.driver import Resources, SearchDriver
 from headhunt.engine.earlier_runs import learn
-from headhunt.engine.profiling import OverLimitError
-from headhunt.engine.selection import best_with_training_run
+from headhunt.engine.session import Session
 from headhunt.engine.trial_runner import TrialRunner
+from headhunt.engine.view import View
 from headhunt.errors import HeadhuntError
 from headhunt.report import write as write_report
 from headhunt.run.clock import steady_time
-from headhunt.run.events import STOPPED, ModelSaved, TrialFinished, decode
-from headhunt.run.ledger import LedgerWriter
+from headhunt.run.events import STOPPED, JobFinished, TrialFinished, decode
+from headhunt.run.ledger import LedgerWriter, clean
 from headhunt.run.schema import RunError
 from headhunt.run.state import Outcome
 from headhunt.run.task import open_task
 from headhunt.spec import Choice, Space
-from headhunt.study.budget import TimeBudget
 from headhunt.study.ladder import Ladder
+from headhunt.study.loop import Loop
 from headhunt.study.requests import EvaluateTrial, FitAllRows
-from headhunt.study.study import Study
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture(scope="module")
-def tiny_search(tmp_path_factory, encoders) -> Search:
-    """A finished search with the plain head, a solved head and one other trial."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("tiny")
-        patch.setenv("HEADHUNT_CACHE", str(folder / "cache"))
-        return run_search(folder, encoders(), trials=4)
-
-
-@pytest.fixture
-def copied_search(tiny_search, tmp_path) -> Search:
-    """A copy of that search, to change its files."""
-    shutil.copytree(tiny_search.run_dir, tmp_path / "run", symlinks=True)
-    return Search(tmp_path / "run")
 
 
 def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
@@ -62,104 +43,107 @@ def test_search_ends_with_model_and_leaderboard(tmp_path, encoders):
     assert board[0].trial == search.best.number and board[0].rung == Ladder().top
     full = [row.score for row in board if row.rung == Ladder().top]
     assert full == sorted(full, reverse=True)
-    assert search.model_dir == tmp_path / "run" / "model" and search.result.winner.trial != 0
+    assert search.model_dir == tmp_path / "run" / "model"
     assert search.load().predict(["the movie was great"])[0].label in ("good", "bad")
     info = json.loads((tmp_path / "run" / "model" / "headhunt.json").read_text())
-    verdict = search.result.verdict
-    assert info["task"]["trained_on"] == "all training rows"
-    delivered = {"winner": search.result.winner, "plain": search.result.plain}[verdict.delivered]
-    assert info["trial"] == delivered.trial and search.result.plain.trial in (0, 1)
+    result, verdict = search.result, search.result.verdict
+    assert info["task"]["trained_on"] == "all training rows" and result.trained_rows == search.task.rows["train"]
+    delivered = result.winner or result.plain
+    assert info["trial"] == delivered.trial and search.state.trials[result.plain.trial].is_plain
+    assert (verdict.delivered == "plain") == (result.winner is None)
     assert (verdict.claim == "gain") == ("A reliable gain" in verdict.sentence)
+    assert (tmp_path / "run" / "best").resolve().name == result.model_from
 
 
-def test_search_of_few_rows_without_time_trains_the_best_known_recipe_at_once(tmp_path, encoders, monkeypatch):
+def test_search_with_little_time_trains_the_recommended_recipe_and_the_plain_head_first(
+    tmp_path, encoders, monkeypatch
+):
     """Issue: with 65 long texts and a minute, the first candidate was stopped and the solved head delivered."""
-    monkeypatch.setattr("headhunt.engine.planning.USUAL_RUNS", (10**6, 10**6))  # no time is enough to compare
-    options = {"trials": None, "space": "default", "time": "30s"}
-    search = run_search(tmp_path, encoders(), **options)
-    result, plain = search.result, search.state.plain
-    winner = search.state.trials[result.winner.trial]
-    assert winner.spec.recipe.contrastive and winner.origin == "known" and search.state.ended == "time"
-    assert result.winner.score is None and not winner.results and not plain.results
-    assert result.verdict.delivered == "winner" and result.model_from.startswith(f"{winner.number:06}-")
-    assert {"winner", "plain", "solved", "tfidf"} == result.test.scores.keys()  # the references come last
-    assert "the best known recipe for so few rows" in result.verdict.sentence or result.verdict.claim == "gain"
-    assert search.load().predict(["the movie was great"])[0].label in ("good", "bad")
-    assert f"winner (#{winner.number})" in write_report(tmp_path / "run").read_text()
-    assert "This model is the winner of that search." in (search.model_dir / "README.md").read_text()
-    verdict = headhunt.verdict(tmp_path / "run", seeds=2, view=False)
-    assert verdict.result.test.scores["winner"] and verdict.result.winner == result.winner
-    resumed = headhunt.resume(tmp_path / "run", time="none", trials=5, view=False)
-    assert resumed.state.trials[winner.number].results and resumed.state.plain.results
-    assert resumed.result.winner.score is not None
-    assert len(resumed.state.trials) == 5
+    search = run_search(tmp_path, encoders(), trials=5, space="default", time="60s")
+    events = [event for _, event in map(decode, search.directory.ledger.read_bytes().splitlines())]
+    fitted = [event.key for event in events if isinstance(event, JobFinished) and event.key.startswith("FitAllRows/")]
+    recommended = search.state.trials[4]
+    assert recommended.spec.recipe.contrastive and recommended.origin == "known"
+    assert fitted[:4] == [f"FitAllRows/{number:06d}-all" for number in (2, 1, 4, 0)]
+    first = next(event for event in events if isinstance(event, TrialFinished) and event.trial not in (1, 2))
+    assert events.index(first) > events.index(next(e for e in events if getattr(e, "key", "") == fitted[3]))
+    scores = search.result.test.scores
+    assert {"winner", "plain", "solved", "words", "ensemble"} >= scores.keys() >= {"plain"}
+    assert ("ensemble" in scores) == (len(search.result.ensemble_members) > 1)
+    verdict = headhunt.verdict(tmp_path / "run", seeds=2, callbacks=[])
+    assert verdict.result.verdict.training_runs != 1 and verdict.result.plain == search.result.plain
+    facts = View.training_facts
+    monkeypatch.setattr(View, "training_facts", lambda *given: (1, {}) if given[2:] > (0,) else facts(*given))
+    again = headhunt.verdict(tmp_path / "run", seeds=2, callbacks=[])
+    assert again.result.verdict.training_runs == 1, "a further training run that was cut short does not count"
 
 
-def test_ensemble_is_saved_as_it_was_tested(tmp_path, encoders, monkeypatch):
-    """A rule that always takes the ensemble, so that the saved one is compared with the tested one."""
-    better = "headhunt.engine.selection.EnsembleChoice.better_than"
-    monkeypatch.setattr(better, lambda self, score: self.score is not None)
-    search = run_search(tmp_path, encoders(), trials=12)
-    result = search.result
-    assert result.ensemble == "ensemble" and len(result.ensemble_members) >= 1 and "ensemble" in result.test.scores
-    ensemble = headhunt.load(tmp_path / "run" / "ensemble", precision="fp32")
-    assert len(ensemble.model.members) == 3 * len(result.ensemble_members)
-    test = open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
-    correct = ensemble.outputs(test.texts()).argmax(1) == test.targets
-    assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)
-    assert not list((tmp_path / "run").glob(".ensemble*"))
-
-
-def test_ensemble_is_delivered_if_asked_for_and_better(tmp_path, encoders, monkeypatch):
+def test_mean_of_unlike_models_is_delivered_if_asked_for_and_better(tmp_path, encoders, monkeypatch):
     """The folder of the run's model is the ensemble; verdict, card, report and test scores say so."""
-    better = "headhunt.engine.selection.EnsembleChoice.better_than"
-    monkeypatch.setattr(better, lambda self, score: self.score is not None)
-    search = run_search(tmp_path, encoders(), trials=8, deliver="ensemble", reject=0.8)
+    monkeypatch.setattr("headhunt.engine.deliver.score_on", lambda *_: -1.0)  # so that the mean is better
+    search = run_search(tmp_path, encoders(), trials=6, deliver="ensemble", reject=0.8)
     result = search.result
     assert result.verdict.delivered == result.model_from == result.ensemble == "ensemble"
-    assert "is delivered: it has" in result.verdict.sentence and "on the test rows" in result.verdict.sentence
+    assert "the ensemble reaches" in result.verdict.sentence and "the winner reaches" not in result.verdict.sentence
     model, test = search.load(), open_task(tmp_path / "run" / "task", ("test",)).splits["test"]
-    assert len(model.model.members) == 3 * len(result.ensemble_members)
+    assert len(model.model.members) == len(result.ensemble_members) > 1
+    correct = model.outputs(test.texts()).argmax(1) == test.targets
+    assert correct.mean() == pytest.approx(result.test.scores["ensemble"]["accuracy"].value, abs=0.08)
     answered = np.mean([not each.rejected for each in model.predict(test.texts())])
     assert result.test.rejection.coverage == pytest.approx(answered, abs=0.08)
     assert model.rejection.threshold == pytest.approx(result.test.rejection.threshold)
     card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "This model is the ensemble of the best candidates" in card and "are answered" in card
-    winner = (tmp_path / "run" / "models" / result.winner_model / "README.md").read_text()
-    assert "This model is the winner of that search." in winner
+    assert "the mean of the best unlike models" in card and "are answered" in card
     exported = AutoModelForSequenceClassification.from_pretrained(search.model_dir, trust_remote_code=True)
     assert exported.config.num_labels == 2
-    assert "This is the ensemble." in write_report(tmp_path / "run").read_text()
+    assert "mean of" in write_report(tmp_path / "run").read_text()
 
 
-def test_ensemble_above_a_limit_is_not_saved(tmp_path, encoders, monkeypatch):
-    def refuse(*_, **__):
-        raise OverLimitError("has 9.0 MB of weights; 5 are allowed")
+@pytest.mark.parametrize("limit", [None, "20s"])
+def test_search_with_held_out_rows_delivers_a_model_that_was_evaluated(tmp_path, encoders, limit):
+    """The complete training run is the evaluation: nothing is fitted afterwards but further seeds."""
+    texts, labels = sentences(120)
+    data = {"text": texts[:90], "label": labels[:90]}
+    validation = {"text": texts[90:], "label": labels[90:]}
+    options = {"validation": validation, "time": limit, "trials": 7, "space": "default", "workers": 0, "callbacks": []}
+    search = headhunt.search(data, encoder=encoders(), out=tmp_path / "run", **options)
+    state, result = search.state, search.result
+    top = Ladder().top
+    first = [number for number, rung in state.settled[:4]]
+    assert first == [2, 1, 4, 0] and all(rung == top for _, rung in state.settled[:4])
+    assert search.load().predict("a good film") and result.plain.score is not None
+    assert result.trained_rows <= search.task.rows["train"] and "plain" in result.test.scores
+    models = {path.name for path in (tmp_path / "run" / "models").iterdir()}
+    assert {f"{number:06d}-all" for number in first} <= models
+    again = headhunt.verdict(tmp_path / "run", seeds=2, callbacks=[])
+    assert again.result.plain == result.plain and (tmp_path / "run" / "models" / "000000-all-1").is_dir()
 
-    better = "headhunt.engine.selection.EnsembleChoice.better_than"
-    monkeypatch.setattr(better, lambda self, score: self.score is not None)
-    monkeypatch.setattr("headhunt.engine.trial_runner.save_ensemble", refuse)
-    result = run_search(tmp_path, encoders(), trials=6).result
-    assert result.ensemble is None and result.ensemble_note == "it has 9.0 MB of weights; 5 are allowed"
-    assert [path.name for path in (tmp_path / "run").iterdir() if "ensemble" in path.name] == []
-    assert f"not saved: {result.ensemble_note}" in write_report(tmp_path / "run").read_text()
+
+def test_search_trains_in_three_brackets_of_three_rungs(tmp_path, encoders):
+    search = run_search(tmp_path, encoders(), strategy="bohb", rungs=3, eta=2, brackets=3, trials=16, epochs=1.0)
+    assert search.state.started.fractions == pytest.approx((1 / 4, 1 / 2, 1.0))
+    tuned = [trial for trial in search.state.trials if trial.origin in ("random", "model")]
+    assert {trial.bracket for trial in tuned if trial.spec.recipe.freeze != "all"} == {0, 1, 2}
+    assert {trial.spec.recipe.epochs for trial in search.state.trials if not trial.is_solved} == {1.0}
+    with pytest.raises(HeadhuntError, match="brackets= must be between 1 and 2; found 3"):
+        run_search(tmp_path / "other", encoders(), brackets=3)
 
 
 def test_result_has_test_scores_of_winner_and_plain_head(tmp_path, encoders):
     result = run_search(tmp_path, encoders()).result
-    assert {"winner", "plain"} <= result.test.scores.keys()
-    assert result.plain.trial in (0, 1) and result.plain.score is not None
+    assert "plain" in result.test.scores and {"winner", "solved"} & result.test.scores.keys()
+    assert result.plain.score is not None
     assert result.rungs[-1].results >= 1
-    score = result.test.scores["winner"]["accuracy"]
+    score = next(iter(result.test.scores.values()))["accuracy"]
     assert 0 <= score.low <= score.value
     assert result.test_evaluations == 1
 
 
-def test_search_does_not_open_test_rows_before_final_evaluation(tmp_path, encoders, monkeypatch):
-    """With the test rows unreadable until then, every trial has the same score, and the same one wins."""
+def test_search_does_not_read_test_rows_to_decide(tmp_path, encoders, monkeypatch):
+    """With the test rows unreadable until the end, every trial has the same score, and the same one wins."""
     complete = run_search(tmp_path / "complete", encoders())
     hidden, visible, results = tmp_path / "hidden", tmp_path / "run" / "task", []
-    evaluate, open_run = driver_module.run_final_evaluation, SearchDriver.open
+    finish, open_run = Session._finish, Session.open
 
     def hide(self, **options):
         hidden.mkdir()
@@ -167,16 +151,16 @@ def test_search_does_not_open_test_rows_before_final_evaluation(tmp_path, encode
             path.rename(hidden / path.name)
         return open_run(self, **options)
 
-    def show(final, reason, training_runs=None):
-        results.append(len(final.state.settled))
+    def show(self, reason):
+        results.append(len(self.study.state.settled))
         for path in hidden.iterdir():
             path.rename(visible / path.name)
-        return evaluate(final, reason, training_runs)
+        return finish(self, reason)
 
-    monkeypatch.setattr(SearchDriver, "open", hide)
-    monkeypatch.setattr(driver_module, "run_final_evaluation", show)
+    monkeypatch.setattr(Session, "open", hide)
+    monkeypatch.setattr(Session, "_finish", show)
     search = run_search(tmp_path, encoders())
-    assert results[0] >= 8 and "winner" in search.result.test.scores
+    assert results[0] >= 8 and "plain" in search.result.test.scores
     assert [(row.trial, row.score) for row in search.leaderboard()] == [
         (row.trial, row.score) for row in complete.leaderboard()
     ]
@@ -193,105 +177,6 @@ def test_resumed_search_equals_uninterrupted_one_and_counts_test_evaluations(tmp
     assert (complete.result.test_evaluations, resumed.result.test_evaluations) == (1, 2)
 
 
-def test_model_that_becomes_best_again_is_kept(copied_search):
-    """The best model changes from one trial to another and back: its directory must not be taken for an old one."""
-    search = copied_search
-    driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        for name in ("one", "two", "one", "three", "one"):
-            folder = search.run_dir / "models" / name
-            folder.mkdir(exist_ok=True)
-            study.ledger.append(ModelSaved(1, name))
-            driver.best.requests(driver.final_evaluation(study))
-            assert folder.is_dir() and (search.run_dir / "best").resolve() == folder.resolve()
-    assert not (search.run_dir / "models" / "two").exists()
-
-
-def test_late_save_of_a_worse_model_does_not_stay_the_best(copied_search):
-    """A save that was requested earlier may end later: the better model is then requested again."""
-    search = copied_search
-    driver = SearchDriver(search.run_dir, search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        trials = [trial for trial in study.state.leaderboard() if not trial.is_solved]
-        best = next(trial for trial in trials if study.checkpoints.latest(trial.number))
-        driver.best.trial, driver.best.rung = best, best.best[0]
-        final = driver.final_evaluation(study)
-        folder = driver.directory.trial_model(best.number, best.best[0]).name
-        study.ledger.append(ModelSaved(0, "first"))
-        assert [request.out.name for request in driver.best._save(final)] == [folder]
-        study.ledger.append(ModelSaved(best.number, folder))
-        assert not driver.best._save(final)
-        study.ledger.append(ModelSaved(1, "worse"))  # requested before
-        assert [request.out.name for request in driver.best._save(final)] == [folder]
-
-
-@pytest.mark.parametrize(("number", "tested"), [(3, []), (0, ["first"])])
-def test_model_is_not_tested_while_a_better_one_of_its_trial_is_saved(tiny_search, number, tested):
-    """Issue: the head solved on a sample was tested beside the same head solved on all rows, which then took longer."""
-    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        driver.best.trial, driver.best.rung, driver.best._requested = study.state.trials[3], 1, "second"
-        final = driver.final_evaluation(study)
-        study.ledger.append(ModelSaved(number, "first"))
-        assert [request.model.name for request in driver.best._predict_test_rows(final)] == tested
-        study.ledger.append(ModelSaved(3, "second"))
-        assert [request.model.name for request in driver.best._predict_test_rows(final)] == ["second"]
-
-
-def set_results(study, results: dict[int, dict[int, tuple[float, float]]]) -> None:
-    """Replace the results of a study: score and standard error by trial and rung."""
-    study.state.settled.clear()
-    for trial in study.state.trials:
-        trial.results.clear()
-    for number, by_rung in results.items():
-        for rung, (score, std_error) in by_rung.items():
-            outcome = Outcome("ok", score, 1.0, 10, {"std_error": std_error})
-            study.state.trials[number].results[rung] = outcome
-            study.state.settled.append((number, rung))
-
-
-@pytest.mark.parametrize(
-    ("results", "best"),
-    [
-        ({0: {1: (0.80, 0.05)}, 3: {0: (0.79, 0.01)}}, (3, 0)),  # not the one evaluated furthest
-        ({3: {0: (0.79, 0.01)}, 0: {1: (0.80, 0.05)}}, (3, 0)),  # in whatever order
-        ({0: {1: (0.80, 0.01)}, 3: {0: (0.85, 0.10)}}, (0, 1)),  # not the one with the highest score
-        ({0: {0: (0.80, 0.02), 1: (0.81, 0.01)}}, (0, 1)),
-        ({0: {0: (0.85, 0.02), 1: (0.81, 0.01)}}, (0, 0)),
-        ({1: {1: (0.80, 0.01)}, 0: {1: (0.80, 0.01)}}, (0, 1)),  # the earlier trial of two equal ones
-    ],
-)
-def test_best_model_has_the_highest_lower_bound(tiny_search, results, best):
-    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        set_results(study, results)
-        driver.best = BestModel(limited=False)
-        driver._after_results(study)
-        assert (driver.best.trial.number, driver.best.rung) == best
-        assert best_with_training_run(study, 3).number == best[0]
-
-
-def test_best_model_has_a_complete_training_run(tiny_search):
-    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        set_results(study, {0: {1: (0.80, 0.01)}, 3: {0: (0.99, 0.00)}})
-        assert best_with_training_run(study, 3).number == 3
-        assert best_with_training_run(study, 2).number == 0  # a third of two training runs is not one
-
-
-def test_model_of_a_solved_head_learns_from_all_rows(tiny_search):
-    driver = SearchDriver(tiny_search.run_dir, tiny_search.settings, Resources(), TimeBudget(None), False)
-    with driver.open() as study:
-        solved = next(trial.number for trial in study.state.trials if trial.is_solved)
-        top = study.ladder.top
-        set_results(study, {solved: {top: (0.9, 0.0)}, 0: {top: (0.8, 0.0)}})
-        study.ledger.append(ModelSaved(0, "first"))
-        driver.best = BestModel(limited=False)
-        request = driver._after_results(study)[0]
-        assert isinstance(request, FitAllRows) and (request.trial, request.rows) == (solved, None)
-        assert request.out == driver.directory.trial_model(solved, top)
-
-
 def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders, monkeypatch):
     # The task is so easy that no candidate is better than the plain head.
     monkeypatch.setattr("headhunt.engine.earlier_runs._gain", lambda trial, *_: float(trial.params is not None))
@@ -302,56 +187,103 @@ def test_search_tries_the_best_candidate_of_an_earlier_search(tmp_path, encoders
     assert spec.to_dict() in search.settings.learned
     tried = [trial.spec for trial in search.state.trials if trial.origin == "known"]
     assert any((other.head, other.recipe.learning_rate) == (spec.head, spec.recipe.learning_rate) for other in tried)
-    resumed = headhunt.resume(search.run_dir, trials=6, time=None, view=False)
+    assert clean(search.directory) == 0  # a search that has ended leaves nothing to remove
+    needed = {search.result.plain.trial, *search.result.ensemble_members}
+    needed |= {finalist.trial for finalist in search.result.finalists}
+    kept = search.directory.checkpoint_sizes().keys()
+    assert {trial for trial, _ in kept} <= needed
+    resumed = headhunt.resume(search.run_dir, trials=6, time=None, callbacks=[])
     assert len(resumed.state.trials) == 6
 
 
-@pytest.mark.parametrize("options", [{}, {"max_size": "60MB"}])
-def test_first_model_is_saved_before_its_evaluation_unless_it_may_be_over_a_limit(tmp_path, encoders, options):
-    search = run_search(tmp_path, encoders(), trials=3, **options)
-    lines = search.directory.ledger.read_bytes().splitlines()
-    events = [event for _, event in map(decode, lines) if isinstance(event, ModelSaved | TrialFinished)]
-    first, second, *_ = events
-    assert isinstance(first, TrialFinished if options else ModelSaved) and type(second) is not type(first)
-    assert first.trial == second.trial and search.state.trials[first.trial].is_solved
-    assert [event.folder for event in events if isinstance(event, ModelSaved) and event.trial == first.trial] == [
-        search.directory.trial_model(first.trial, search.state.settled[0][1]).name
-    ]
-
-
-def test_search_interrupted_before_its_first_trial_ends_with_the_first_model(tmp_path, encoders, monkeypatch):
-    """Issue: until the workers had started, Ctrl-C ended the program without the final evaluation."""
-    evaluate_first, handler = Study.evaluate_first, signal.getsignal(signal.SIGINT)
+def test_search_interrupted_early_ends_with_the_first_model(tmp_path, encoders, monkeypatch):
+    """Issue: until the workers had started, Ctrl-C ended the program without a model."""
+    handler, first = signal.getsignal(signal.SIGINT), Session._first_models
 
     def press_ctrl_c(self):
-        evaluate_first(self)
         signal.raise_signal(signal.SIGINT)
+        first(self)
 
-    monkeypatch.setattr(driver_module, "starts_ray", lambda *arguments: True)
-    monkeypatch.setattr(Study, "evaluate_first", press_ctrl_c)
+    monkeypatch.setattr(Session, "_first_models", press_ctrl_c)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         search = run_search(tmp_path, encoders())
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, handler)
-    (result,) = search.state.settled
-    assert search.state.ended == "interrupted" and search.state.trials[result[0]].is_solved
+    assert search.state.ended == "interrupted" and not search.state.settled
     assert search.load() is not None and "winner" in search.result.test.scores
 
 
-def test_search_killed_in_final_evaluation_finishes_when_resumed(tmp_path, encoders, monkeypatch):
-    def die(*_):
-        raise KeyboardInterrupt
+def test_search_killed_at_every_stage_finishes_when_resumed(tmp_path, encoders, monkeypatch):
+    complete = run_search(tmp_path / "complete", encoders(), trials=5)
+    for number, stage in enumerate(("_first_models", "_train_and_compare", "_refit", "_finish")):
+        (folder := tmp_path / str(number)).mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, stage, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                run_search(folder, encoders(), trials=5)
+        assert Search(folder / "run").result is None
+        resumed = headhunt.resume(folder / "run", time="none", callbacks=[])
+        assert resumed.leaderboard() and resumed.result.verdict.delivered == complete.result.verdict.delivered
+        assert [(row.trial, row.score) for row in resumed.leaderboard()] == [
+            (row.trial, row.score) for row in complete.leaderboard()
+        ]
+        assert resumed.model_dir == folder / "run" / "model" and resumed.result.model_from == complete.result.model_from
 
-    with monkeypatch.context() as patch:
-        patch.setattr(driver_module, "run_final_evaluation", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_search(tmp_path, encoders(), trials=None, time=8)
-    killed = Search(tmp_path / "run")
-    assert killed.state.ended == "time" and killed.result is None
-    resumed = headhunt.resume(tmp_path / "run")
-    assert resumed.result.verdict and resumed.model_dir == tmp_path / "run" / "model"
+
+class Killed(BaseException):
+    """Ends a search between two instructions, as SIGKILL would."""
+
+
+@pytest.mark.slow
+def test_search_killed_at_every_write_of_its_ledger_ends_with_the_same_result(tmp_path, encoders, monkeypatch):
+    """Before a write, what follows from results is lost; after it, what was sent to workers is."""
+    complete = run_search(tmp_path / "complete", encoders(), trials=5)
+    write, moments = LedgerWriter.commit, 0
+
+    def search_until(moment: int, *, written: bool) -> None:
+        writes = 0
+
+        def commit(ledger: LedgerWriter) -> None:
+            nonlocal writes
+            writes += bool(ledger._staged)
+            if writes == moment and not written:
+                raise Killed
+            write(ledger)
+            if writes == moment:
+                raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerWriter, "commit", commit)
+            run_search(folder, encoders(), trials=5)
+
+    for moment in range(2, 1000):
+        for written in (False, True):
+            (folder := tmp_path / f"{moment}-{written}").mkdir()
+            try:
+                search_until(moment, written=written)
+            except Killed:
+                moments += 1
+            else:
+                assert moments > 20, "no search was killed"
+                return
+            resumed = headhunt.resume(folder / "run", time="none", callbacks=[])
+            assert [(row.trial, row.score) for row in resumed.leaderboard()] == [
+                (row.trial, row.score) for row in complete.leaderboard()
+            ], f"killed at write {moment}"
+            assert resumed.result.verdict == complete.result.verdict, f"killed at write {moment}"
+            assert resumed.result.model_from == complete.result.model_from
+
+
+def test_work_that_is_done_is_not_done_again_when_a_search_is_resumed(tmp_path, encoders, monkeypatch):
+    run_search(tmp_path, encoders(), trials=4)
+    asked = []
+    monkeypatch.setattr(
+        Loop, "_start", lambda self, request, start=Loop._start: asked.append(request) or start(self, request)
+    )
+    headhunt.resume(tmp_path / "run", trials=4, time="none", callbacks=[])
+    assert asked == []
 
 
 def test_max_length_holds_for_every_model_of_a_search(tmp_path, encoders):
@@ -398,30 +330,9 @@ def test_search_without_time_for_any_training_gives_a_tested_solved_head(tmp_pat
     search = run_search(tmp_path, encoders(), time="6s", trials=None)
     result = search.result
     assert search.load() is not None and search.state.trials[result.winner.trial].is_solved
-    assert result.model_from.startswith(f"{result.winner.trial:06d}") and result.plain is None
+    assert result.model_from.startswith(f"{result.winner.trial:06d}")
     assert "plain" not in result.test.scores and "ensemble" not in result.test.scores
     assert result.test.scores["winner"]["accuracy"].value > 0 and "no time to compare" in result.verdict.sentence
-
-
-@pytest.mark.parametrize(("most", "saved"), [(700, 700), (5000, 2240)])
-def test_search_without_time_to_train_on_many_rows_solves_on_more_of_them(tmp_path, encoders, monkeypatch, most, saved):
-    monkeypatch.setattr("headhunt.engine.planning.TRAINING_FACTOR", 1e6)  # as if training were slow
-    monkeypatch.setattr("headhunt.engine.planning.FIRST_SECONDS", 1e-6)
-    monkeypatch.setattr("headhunt.engine.planning.SOLVED_ROWS", most)
-    options = {"space": QUICK, "workers": 0, "out": tmp_path / "run", "view": False, "time": "15s", "trials": 2}
-    search = headhunt.search(make_task(2800), encoder=encoders(), **options)
-    plan, result = search.directory.read_plan(), search.result
-    assert plan.only_solves and plan.first_rows == 200 and plan.solved_rows == saved
-    winner = search.state.trials[result.winner.trial]
-    held_out = plan.rows // 5  # about: near-duplicates stay together
-    solved = [winner.results[rung].examples for rung in (0, 1)]
-    assert winner.is_solved and solved[0] == 200 and solved[1] == pytest.approx(min(most, plan.rows - held_out), abs=9)
-    assert result.plain is None and "no time to compare" in result.verdict.sentence
-    predictions = {path.stem for path in (search.run_dir / "test").iterdir()}
-    assert result.model_from in predictions and f"{winner.number:06d}-0" not in predictions
-    info = json.loads((search.model_dir / "headhunt.json").read_text())
-    trained_on = int(info["task"]["trained_on"].split()[0].replace(",", ""))
-    assert trained_on == (700 if most == 700 else solved[1] + plan.validation_rows)
 
 
 def test_search_does_not_overwrite_a_run(tmp_path, encoders):
@@ -432,17 +343,34 @@ def test_search_does_not_overwrite_a_run(tmp_path, encoders):
 
 def test_resume_refuses_used_up_time_even_with_more_trials(tmp_path, encoders):
     first = run_search(tmp_path, encoders(), time="3s", trials=None)
-    with pytest.raises(RunError, match="Give time="):
+    with pytest.raises(RunError, match="Give the time"):
         headhunt.resume(tmp_path / "run")
-    with pytest.raises(RunError, match="Give time="):  # it used to run without any limit
+    with pytest.raises(RunError, match="Give the time"):  # it used to run without any limit
         headhunt.resume(tmp_path / "run", trials=999)
     searched = first.state.elapsed
     assert headhunt.resume(tmp_path / "run", time="4s").state.elapsed > searched
 
 
+def test_search_that_was_cut_short_trains_longer_when_it_is_resumed_with_more_time(tmp_path, encoders, monkeypatch):
+    """Issue: with more time, further candidates were tried, and the models of the first minute stayed."""
+    options = {"trials": 5, "space": "default", "epochs": 400.0}
+    search = run_search(tmp_path, encoders(), time="9s", **options)
+    before = {key: done for key, done in search.state.jobs.items() if "cuts" in done.extra}
+    assert before
+    shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_finish", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            headhunt.resume(tmp_path / "killed", time="30s", callbacks=[])
+    assert Search(tmp_path / "killed").load().predict(["the movie was great"]), "the short models stay until then"
+    assert all((tmp_path / "killed" / "models" / key.split("/")[1]).exists() for key in before)
+    resumed = headhunt.resume(tmp_path / "run", time="30s", callbacks=[])
+    assert all(resumed.state.jobs[key].examples > 1.3 * done.examples for key, done in before.items())
+
+
 def test_resume_can_lift_the_time_limit(tmp_path, encoders):
     search = run_search(tmp_path, encoders(), time="3s", trials=None)
-    search.directory.write_settings(replace(search.settings, trials=1))
+    search.directory.write(replace(search.settings, trials=1))
     assert headhunt.resume(tmp_path / "run", time="none").state.ended == "trials"
 
 
@@ -464,8 +392,8 @@ def test_failing_candidates_do_not_end_a_search(tmp_path, encoders):
     broken = Space.from_dict({"head": {"pooling": ["mean", "max"]}, "recipe": {"freeze": [7, 8, 9]}})
     search = run_search(tmp_path, encoders(), space=broken, trials=6)
     assert search.state.plain.best is not None and search.state.ended == "trials"
-    proposed = [trial for trial in search.state.trials if trial.origin not in ("plain", "solved")]
-    assert len(proposed) == 3 and {result.outcome for t in proposed for result in t.results.values()} == {"error"}
+    proposed = [trial for trial in search.state.trials if trial.origin not in ("plain", "solved", "words")]
+    assert len(proposed) == 2 and {result.outcome for t in proposed for result in t.results.values()} == {"error"}
 
 
 def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
@@ -473,7 +401,7 @@ def test_encoder_named_by_the_space_is_used_everywhere(tmp_path, encoders):
     named = encoders("bert")
     space = Space("own", {**QUICK.tree, "encoder": named})
     search = headhunt.search(
-        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False
+        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", callbacks=[]
     )
     assert search.settings.encoder == named and {"plain", "solved"} < {trial.origin for trial in search.state.trials}
     assert {trial.spec.encoder for trial in search.state.trials} == {named}
@@ -485,7 +413,7 @@ def test_first_encoder_of_a_choice_is_the_baseline(tmp_path, encoders):
     first, second = encoders("bert"), encoders("electra")
     space = Space("own", {**QUICK.tree, "encoder": Choice((first, second))})
     search = headhunt.search(
-        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", view=False
+        make_task(), time=None, trials=12, space=space, workers=0, out=tmp_path / "run", callbacks=[]
     )
     assert search.state.trials[0].spec.encoder == first
     assert {trial.spec.encoder for trial in search.state.trials} == {first, second}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from headhunt.evaluation import compare, measure, metric_names, scorer, select_ensemble
+from headhunt.evaluation import compare, measure, metric_names, scorer
 
 CLASSES = "single_label_classification"
 
@@ -139,38 +139,6 @@ def test_compare_of_model_with_itself_has_p_value_one():
     outputs = outputs_with_accuracy(targets, 0.8, np.random.default_rng(6))
     comparison = compare(CLASSES, "accuracy", [outputs] * 2, [outputs] * 2, targets)
     assert comparison.gain == 0 and comparison.p_value == 1 and not comparison.significant
-
-
-def test_select_ensemble_adds_only_members_that_help():
-    rng = np.random.default_rng(4)
-    targets = rng.integers(0, 2, 600)
-    logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(5)]  # right four times in five, surer where right
-    good = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
-    bad = outputs_with_accuracy(targets, 0.3, rng)
-    scores = [measure(CLASSES, "accuracy", each, targets) for each in (*good, bad)]
-    members = select_ensemble(CLASSES, scores, [*good, bad], targets, 6)
-    assert 5 not in members and len(members) >= 2
-    mean = np.mean([([*good, bad])[i] for i in members], axis=0)
-    assert (mean.argmax(1) == targets).mean() >= max((outputs.argmax(1) == targets).mean() for outputs in good)
-
-
-def test_select_ensemble_respects_max_members():
-    rng = np.random.default_rng(7)
-    targets = rng.integers(0, 2, 300)
-    logits = [rng.normal(2.0 * targets - 1.0, 1.2) for _ in range(4)]
-    outputs = [np.stack([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))], 1) for x in logits]
-    assert len(select_ensemble(CLASSES, [0.0] * len(outputs), outputs, targets, 1)) == 1
-
-
-def test_select_ensemble_goes_on_up_to_min_members():
-    targets = np.arange(200) % 2
-    sure = np.eye(2)[targets] * 0.98 + 0.01
-    unsure = [np.eye(2)[targets] * (0.2 - i / 50) + 0.4 + i / 100 for i in range(4)]  # right, but they add to the error
-    outputs = [sure, *unsure]
-    scores = [0.9, 0.8, 0.7, 0.6, 0.5]
-    assert select_ensemble(CLASSES, scores, outputs, targets, 6) == [0]
-    assert select_ensemble(CLASSES, scores, outputs, targets, 6, 3) == [0, 1, 2]
-    assert select_ensemble(CLASSES, scores, outputs, targets, 2, 3) == [0, 1]
 
 
 @pytest.mark.parametrize("rows", [2, 4, 10])

@@ -79,7 +79,7 @@ def test_fit_thresholds_without_shrinkage_finds_the_best_threshold_of_each_label
     outputs[:, 1] **= 2  # its best threshold is another one
     best = max(score(metric, outputs, targets, np.array([a, b])) for a in grid for b in grid)
     fitted = score(metric, outputs, targets, fit_thresholds(outputs, targets, metric))
-    assert fitted >= best - (0.02 if metric == "accuracy" else 1e-9)  # accuracy has local optima
+    assert fitted >= best - (0.02 if metric == "accuracy" else 1e-9)  # labels are decided one by one
 
 
 def test_fit_thresholds_moves_rare_labels_towards_the_common_threshold(monkeypatch):
@@ -143,12 +143,8 @@ def test_fit_thresholds_refuses_invalid_arguments():
     outputs, targets = rare_labels(10, 3, seed=0)
     with pytest.raises(HeadhuntError, match="must be one of accuracy, macro_f1, weighted_f1, micro_f1"):
         fit_thresholds(outputs, targets, "mcc")
-    with pytest.raises(HeadhuntError, match=r"same shape \(rows, labels\); found \(10, 3\) and \(10, 2\)"):
-        fit_thresholds(outputs, targets[:, :2], "micro_f1")
     with pytest.raises(HeadhuntError, match="must be probabilities"):
         fit_thresholds(np.full((10, 3), np.nan), targets, "micro_f1")
-    with pytest.raises(HeadhuntError, match="folds= must be at least 2; found 1"):
-        cross_fit_thresholds(outputs, targets, "micro_f1", folds=1)
 
 
 # ------------------------------------------------------------------------------------------------ applying

@@ -70,9 +70,9 @@ def finished(tmp_path_factory) -> Path:
     directory = RunDirectory(folder)
     for path in (directory.predictions(1, 0), directory.test_predictions("winner")):
         write_arrays(path, rows=np.arange(5), outputs=np.random.default_rng(0).random((1, 5, 2)))
-    numbers = dict.fromkeys(("compared_rows", "validation_rows", "final_rows", "first_rows", "solved_rows"), 40)
+    numbers = dict.fromkeys(("used_rows", "held_out", "solved_rows", "counted_rows"), 40)
     numbers |= {"rows": 40, "test_rows": 8, "folds": 3}
-    directory.write_plan(Plan(epochs=3.0, encoders=("a", "b"), costs=(1.0, 2.0), **numbers))
+    directory.write(Plan(epochs=3.0, encoders=("a", "b"), costs=(1.0, 2.0), **numbers))
     return folder
 
 

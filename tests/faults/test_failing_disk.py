@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from faulty_disk import OPERATIONS, FaultyDisk
 from safetensors import SafetensorError
-from study_toys import TINY, VirtualClock, evaluate_toy, leaderboard, run_study
+from study_toys import TINY, Search, VirtualClock, evaluate_toy, leaderboard, run_study
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
@@ -22,7 +22,7 @@ from headhunt.run.state import Outcome
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
-from headhunt.study.pause import PATIENCE, DiskError
+from headhunt.study.loop import PATIENCE, DiskError
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -40,14 +40,14 @@ def clock(monkeypatch) -> VirtualClock:
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr("headhunt.study.pause.time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    monkeypatch.setattr("headhunt.study.loop.time", SimpleNamespace(monotonic=clock, sleep=sleep))
     return clock
 
 
-def search(folder: Path, disk: FaultyDisk, evaluate=evaluate_toy) -> Study:
+def search(folder: Path, disk: FaultyDisk, evaluate=evaluate_toy) -> Search:
     """Run a toy search and return it, closed; an error of the disk ends it."""
     with disk.inserted(), LedgerWriter(RunDirectory(folder)) as ledger:
-        study = Study(ledger, Candidates(TINY, encoder="toy"), InlineExecutor(evaluate), limits=LIMITS)
+        study = Search(Study(ledger, Candidates(TINY, encoder="toy"), limits=LIMITS), InlineExecutor(evaluate))
         study.run()
     return study
 
@@ -103,9 +103,7 @@ def test_search_waits_for_a_full_disk_and_reports_it(tmp_path, clock):
 
     study = run_study(tmp_path / "full", evaluate, limits=LIMITS, notify=messages.append)
     assert leaderboard(study) == leaderboard(run_study(tmp_path / "undisturbed", limits=LIMITS))
-    assert (
-        messages and all("No space left on device" in message for message in messages) and study.pause.problem is None
-    )
+    assert messages and all("No space left on device" in message for message in messages) and study.loop.problem is None
     started = [trial.attempts for trial in study.state.trials]
     assert sum(started) - len(study.state.settled) == len(messages) <= 8 and clock.now > 150
 

@@ -88,6 +88,21 @@ def test_parse_json_refuses_text_that_later_code_cannot_handle(text):
         parse_json(text.encode())
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_numbers_that_are_not_finite_are_refused(number, tmp_path):
+    with pytest.raises(ValueError, match="no finite number"):
+        parse_json(f'{{"a": [1.5, {number}]}}')
+    for name, text in (("a.jsonl", '{{"text": "a", "label": {}}}\n'), ("a.json", '[{{"text": "a", "label": {}}}]')):
+        (tmp_path / name).write_text(
+            text.format(0.5) + text.format(number) if name == "a.jsonl" else text.format(number)
+        )
+        with pytest.raises(DataError, match="not valid JSON"):
+            Task.load(tmp_path / name)
+    (tmp_path / "headhunt.json").write_text(f'{{"schema": 1, "special_tokens": {{}}, "facts": {number}}}')
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Metadata.read(tmp_path / "headhunt.json")
+
+
 def test_parse_json_accepts_ordinary_nesting():
     document = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert parse_json('{"a": [1, 2.5, "é", null]}') == {"a": [1, 2.5, "é", None]}
@@ -203,7 +218,7 @@ def test_ledgers_refuse_rungs_that_no_ladder_has(tmp_path):
 def test_ledgers_refuse_numbers_beyond_floats():
     line = encode(TrialStarted(0, 0, 0), 1.0)
     assert decode(line[:-1])[0] == 1.0
-    with pytest.raises(ValueError, match="count"):
+    with pytest.raises(ValueError, match="whole number"):
         TrialStarted(10**400, 0, 0)
 
 
@@ -229,9 +244,13 @@ def test_models_that_cannot_predict_are_refused_when_loaded(encoders, tmp_path, 
 def test_exports_with_other_types_are_refused(tmp_path, change):
     data = {"problem_type": "regression", "labels": [], "pair": False, "max_length": 8, "truncation": "end"}
     data |= {"siamese": False, "inputs": [], "special_tokens": {"before": [], "between": [], "after": [], "pad": 0}}
+    data |= {"tasks": [], "thresholds": None, "rejection": None}
     path = tmp_path / "headhunt.json"
     path.write_text(json.dumps({"schema": 1, **data}))
     assert Metadata.read(path).max_length == 8
+    path.write_text(json.dumps({"schema": 1, **{name: value for name, value in data.items() if name != "tasks"}}))
+    with pytest.raises(ValueError, match="export again"):
+        Metadata.read(path)
     path.write_text(json.dumps({"schema": 1, **data, **change}))
     with pytest.raises(ValueError, match="another type"):
         Metadata.read(path)

@@ -15,7 +15,7 @@ from serving import exports_fixture, service_fixture  # noqa: F401
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads memory and descriptors from /proc")
 TIMEOUT = 1.5  # read timeout of the fixture `service`
-GET = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def memory(service) -> int:
@@ -88,7 +88,7 @@ def test_clients_that_never_read_are_aborted(service):
         client.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             for _ in range(3000):
-                client.send(b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n")
+                client.send(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n")
         clients.append(client)
     deadline = time.monotonic() + 10  # a busy machine accepts them late
     while descriptors(service) < before + 5:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from power_loss import VolatileDisk, write_tree
-from study_toys import LADDER, TINY, evaluate_toy, leaderboard, run_study
+from study_toys import LADDER, TINY, Search, evaluate_toy, leaderboard, run_study
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
@@ -37,7 +37,6 @@ def evaluate_and_save(request: EvaluateTrial) -> Outcome:
 def record(folder: Path) -> list[tuple[int, Files]]:
     """Run a search; return each different state of the disk after a power cut, and the results that were settled."""
     cuts: list[tuple[int, Files]] = []
-    study: Study | None = None
     promised = 0  # results that a commit has returned for
 
     def observe(disk: VolatileDisk) -> None:
@@ -59,8 +58,7 @@ def record(folder: Path) -> list[tuple[int, Files]]:
         patch.setattr(LedgerWriter, "commit", commit_and_note)
         with LedgerWriter(RunDirectory(root / "run")) as ledger:
             candidates, executor = Candidates(TINY, encoder="toy"), InlineExecutor(evaluate_and_save)
-            study = Study(ledger, candidates, executor, limits=LIMITS, ladder=LADDER)
-            study.run()
+            Search(Study(ledger, candidates, limits=LIMITS, ladder=LADDER), executor).run()
     return cuts
 
 

@@ -38,18 +38,18 @@ from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.study import Study
-from study_toys import TINY, evaluate_toy
+from study_toys import TINY, Search, evaluate_toy
 
 def run(self):
     with LedgerWriter(self.directory) as ledger:
-        executor = InlineExecutor(evaluate_toy)
-        Study(ledger, Candidates(TINY, encoder="toy"), executor, limits=Limits(trials=4), seed=self.settings.seed).run()
+        study = Study(ledger, Candidates(TINY, encoder="toy"), limits=Limits(trials=4), seed=self.settings.seed)
+        Search(study, InlineExecutor(evaluate_toy)).run()
 
 task = headhunt.Task.load("rows.csv", seed=number)
-with mock.patch.object(engine.SearchDriver, "run", run), mock.patch.object(engine, "config_of_encoder"):
+with mock.patch.object(engine.Session, "run", run), mock.patch.object(engine, "config_of_encoder"):
     wait_for_all(number)
     try:
-        found = engine.search(task, out=out, encoder=None, space=TINY, seed=number, time=None, trials=4, view=False)
+        found = engine.search(task, out=out, encoder=None, space=TINY, seed=number, time=None, trials=4, callbacks=[])
         print(json.dumps([number, str(found.run_dir), task.fingerprint]))
     except HeadhuntError as error:
         print(json.dumps([number, None, str(error)]))

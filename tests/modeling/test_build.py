@@ -94,7 +94,7 @@ def test_encoder_with_own_code_trains_saves_and_loads(encoder_with_code, head, t
         capture_output=True,
         text=True,
     )
-    assert "Give trust_remote_code=True to run this code" in refused.stderr
+    assert "Give trust_remote_code to run this code" in refused.stderr
 
 
 @pytest.mark.parametrize(("family", "layers"), [("bert", 2), ("albert", 0), ("distilbert", 2), ("modernbert", 2)])

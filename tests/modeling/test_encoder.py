@@ -31,7 +31,7 @@ SHAPES = {
         for where in NORM_POSITIONS
         for norm in NORMS
     },
-    "wide": EncoderShape(depth=1, width=32, heads=8, ffn_ratio=1),
+    "wide": EncoderShape(depth=1, width=32, heads=8, ffn_ratio=1.3),
     "own tokens": EncoderShape(vocabulary=300, activation="swiglu", norm="rms", norm_position="post", **SMALL),
     "spread": EncoderShape(initial="spread", depth=1),
     "first": EncoderShape(initial="first", depth=2),

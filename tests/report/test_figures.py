@@ -28,7 +28,7 @@ def run(tmp_path_factory) -> RunData:
 def test_pareto_front_holds_undominated_trials():
     items = [
         {"trial": i, "score": score, "ms": cost}
-        for i, (score, cost) in enumerate([(0.9, 5), (0.8, 3), (0.85, 6), (0.8, 4), (0.7, None)])
+        for i, (score, cost) in enumerate([(0.9, 5), (0.8, 3), (0.85, 6), (0.8, 4)])
     ]
     assert pareto_front(items, "ms") == [1, 0]
 
@@ -69,3 +69,7 @@ def test_learning_figure_has_curves_of_promoted_trials_and_losses(run):
         if sum(result.score is not None for result in trial.results.values()) > 1
     }
     assert set(figure["losses"]) == {"winner", "plain"} and figure["plain"] == 0
+    winner = run.winner
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(winner), "is_solved", property(lambda trial: trial is winner))
+        assert set(learning_figure(run)["losses"]) == {"plain"}, "a solved head has no curve"

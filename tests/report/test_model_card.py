@@ -10,7 +10,7 @@ from report_runs import make_run
 
 from headhunt.report.model_card import render
 from headhunt.run.directory import RunDirectory
-from headhunt.run.results import STUDENT, WINNER, SearchResult
+from headhunt.run.results import SearchResult
 from headhunt.run.task import TaskInfo
 from headhunt.spec import Spec
 
@@ -75,14 +75,6 @@ def test_model_card_of_a_model_that_was_saved_again_does_not_say_that_it_is_unte
     task, result = search
     text = render(facts_of(result.winner.spec, task))
     assert "No scores are stored with this model." in text and "Not tested" not in text
-
-
-def test_model_card_of_student_says_so(search):
-    """Issue: the card said that the model was the winner."""
-    task, result = search
-    test = replace(result.test, scores={**result.test.scores, STUDENT: result.test.scores[WINNER]})
-    text = card_of(task, replace(result, test=test))
-    assert "This model is a student of the delivered model" in text and "is the winner" not in text
 
 
 def test_model_card_repeats_all_options_of_fit(search):

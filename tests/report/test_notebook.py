@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 from conftest import require_chromium, sentences
 from nbclient import NotebookClient
-from report_runs import keep_events, make_run, rename_task
+from report_runs import keep_events, make_run, rename_task, running_search
 
 import headhunt
 from headhunt import Head, Mlp, Recipe, Spec
 from headhunt.report import notebook
-from headhunt.report.notebook import LiveView, in_notebook, live_view, search_summary
+from headhunt.report.notebook import LiveView, search_summary
 from headhunt.run.directory import RunDirectory
-from headhunt.run.ledger import read_state
 
 HOSTILE = '</style></div><script>alert("owned")</script><img src=x onerror=alert(1)>'
 TEXTS, LABELS = sentences(96)
@@ -95,9 +94,9 @@ def test_notebook_shows_search_and_model(encoders, tmp_path):
     client = run_notebook(cells, tmp_path, encoders())
     _, searching, search, model, training = (cell["outputs"] for cell in client.nb.cells)
     assert [one["output_type"] for one in searching] == ["display_data"], "one output that changes, and nothing else"
-    assert re.search(r"3 candidates in .*, saved in run", searching[0]["data"]["text/html"])
+    assert re.search(r"4 candidates in .*, saved in run", searching[0]["data"]["text/html"])
     (summary,) = search
-    assert summary["data"]["text/plain"].startswith("Search('run'")
+    assert summary["data"]["text/plain"].startswith(f"Search({str(tmp_path / 'run')!r}")
     sentence = RunDirectory(tmp_path / "run").read_result().verdict.sentence
     assert sentence[:30] in summary["data"]["text/html"]
     assert "One text in, one of 2 classes out." in model[0]["data"]["text/html"]
@@ -136,38 +135,36 @@ def test_search_summary_shows_known_facts(status, tmp_path):
 
 def test_search_summary_notes_repeated_use_of_test_rows(tmp_path):
     directory = RunDirectory(make_run(tmp_path / "run", 12))
-    directory.write_result(replace(directory.read_result(), test_evaluations=2))
+    directory.write(replace(directory.read_result(), test_evaluations=2))
     assert "Test rows evaluated 2 times." in search_summary(directory.path)
 
 
 def test_live_view_draws_at_most_once_a_second(tmp_path, monkeypatch):
-    state = read_state(RunDirectory(make_run(tmp_path / "run", 12, ended=False)))
+    search = replace(running_search(make_run(tmp_path / "run", 12, ended=False)), name=HOSTILE)
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(notebook, "steady_time", lambda: clock.now)
-    view, drawings = LiveView("accuracy"), []
+    view, drawings = LiveView(), []
+    monkeypatch.chdir(tmp_path)
 
     class Handle:
         def update(self, drawing) -> None:
             drawings.append(drawing.data)
 
-    view.begin(Path("runs/it"), HOSTILE, state, clock.now + 60)
+    view.on_start(search)
     view._handle = Handle()
     for _ in range(1000):
         clock.now += 0.005
-        view.update(state, clock.now + 60, "searching")
-    assert len(drawings) == 5
+        search.deadline = clock.now + 60
+        view.on_update(search)
+    assert len(drawings) == 4
     assert "searching" in drawings[0] and "Interrupt the kernel" in drawings[0] and "<svg" in drawings[0]
-    view.update(state, clock.now + 60, "testing")
-    assert len(drawings) == 6, "a new stage is shown at once"
-    view.end()
-    assert "saved in runs/it" in drawings[-1]
+    search.stage = "testing"
+    view.on_update(search)
+    assert len(drawings) == 5, "a new stage is shown at once"
+    view.on_end(search)
+    assert "saved in run<" in drawings[-1]
     for drawing in drawings:
         check_harmless(drawing)
-
-
-def test_live_view_is_none_outside_notebook():
-    assert not in_notebook()
-    assert live_view("accuracy") is None
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from report_runs import HOSTILE, keep_events, make_run
 
+from headhunt import Head, Recipe
 from headhunt.errors import HeadhuntError
 from headhunt.report import collect_facts, write
 from headhunt.report.page import render
 from headhunt.report.sections import SECTIONS, _confusion
 from headhunt.run.directory import RunDirectory
 from headhunt.run.results import Finalist, TestResult, Verdict
+from headhunt.spec import plain, stages
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def render_run(folder: Path) -> str:
 
 def change_result(folder: Path, **changes) -> None:
     directory = RunDirectory(folder)
-    directory.write_result(replace(directory.read_result(), **changes))
+    directory.write(replace(directory.read_result(), **changes))
 
 
 def test_write_escapes_data_and_writes_the_same_facts(finished):
@@ -124,9 +126,9 @@ def test_render_leaves_out_sections_without_facts(copy, attribute):
         {"finalists": (Finalist(3, (0.9,)), Finalist(999, (0.9,)), Finalist(4, ()))},
         {"winner": None, "plain": None},
         {"test": TestResult(9, {}, confusion={"winner": [[1, 2], [3, 4]]})},
-        {"verdict": Verdict("best so far", "untested", "Not tested."), "model": None},
+        {"verdict": Verdict("winner", "untested", "Not tested."), "model": None},
     ],
-    ids=["no test", "no winner", "few finalists", "no trial", "no scores", "best so far"],
+    ids=["no test", "no winner", "few finalists", "no trial", "no scores", "untested"],
 )
 def test_render_of_result_with_fewer_parts(copy, change):
     change_result(copy, **change)
@@ -176,6 +178,30 @@ def test_confusion_of_many_classes_is_a_table():
     facts = {"confusion": {"on": "test rows", "rows": 9, "labels": labels, "models": {"winner": matrix}}}
     html = _confusion(facts)
     assert "<svg" not in html and "class 39" in html
+
+
+def test_confusions_of_several_classes_are_drawn_and_listed():
+    labels = [f"card payment about {i}" for i in range(15)]
+    matrix = [[40 if i == j else int(j == i + 1) * i for j in range(15)] for i in range(15)]
+    facts = {"confusion": {"on": "test rows", "rows": 9, "labels": labels, "models": {"winner": matrix}}}
+    html = _confusion(facts)
+    heads = re.findall(r'class="tick"[^>]*>([^<]+)<', html)
+    assert heads == [str(number) for number in range(1, 16)], "columns can be told apart"
+    assert "<td>card payment about 13 → card payment about 14</td>" in html
+    few = _confusion(
+        {"confusion": {**facts["confusion"], "labels": ["no", "yes"], "models": {"plain": [[3, 1], [0, 2]]}}}
+    )
+    assert re.findall(r'class="tick"[^>]*>([^<]+)<', few) == ["no", "yes"] and "→" not in few
+
+
+def test_word_counts_are_drawn_without_an_encoder(copy):
+    found = collect_facts(copy)
+    alone = replace(plain("an encoder"), head=Head(words="alone"), recipe=Recipe(solver="ridge", freeze="all"))
+    found["winner"]["stages"] = stages(alone, 6, False, "single_label_classification", 3)
+    page = render(found)
+    drawing = re.search(r'<section id="winner".*?</figure>', page, re.DOTALL)[0]
+    assert "word counts" in drawing and "an encoder" not in drawing and "read by the head" not in drawing
+    assert ">Scores</h2>" in page and "Winner against" not in page
 
 
 def test_write_keeps_page_of_many_trials_small(tmp_path):
@@ -290,6 +316,22 @@ def test_page_of_unfinished_search_and_of_pairs_opens_without_errors(browser, ru
     for folder in (running, pairs):
         browser.open(write(folder), 400, False)
         assert browser.trouble() == [] and browser.run("document.documentElement.scrollWidth") <= 400
+
+
+def test_long_labels_fit_a_phone(browser, finished, tmp_path):
+    labels = [f"balance_not_updated_after_cheque_or_cash_deposit_{i}" for i in range(15)]
+    found = collect_facts(finished)
+    matrix = [[i + j for j in range(15)] for i in range(15)]
+    found["confusion"] |= {"labels": labels, "models": {"winner": matrix}}
+    found["data"] |= {"labels": labels, "counts": list(range(15))}
+    found["mistakes"]["items"][0] |= {"label": labels[0], "prediction": labels[1]}
+    path = tmp_path / "page.html"
+    path.write_text(render(found), encoding="utf-8")
+    browser.open(path, 400, False)
+    assert browser.trouble() == [] and browser.run("document.documentElement.scrollWidth") <= 400
+    edges = "[...document.querySelectorAll('#confusion text, #data text')].map(one => one.getBoundingClientRect())"
+    assert browser.run(f"Math.min(...{edges}.map(box => box.left))") >= 0
+    assert browser.run(f"Math.max(...{edges}.map(box => box.right))") <= 400
 
 
 def test_page_shows_the_cost_of_all_candidates(copy):

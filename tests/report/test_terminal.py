@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from report_runs import make_run
+from report_runs import make_run, running_search
 from rich.console import Console
 
 from headhunt.report import terminal
+from headhunt.report.callbacks import RunningSearch
 from headhunt.report.terminal import (
+    SearchLog,
     SearchView,
     best_so_far,
+    format_best,
     format_duration,
     panel,
     repeated_test_use,
     short_path,
-    sparkline,
 )
-from headhunt.run.directory import RunDirectory
-from headhunt.run.ledger import read_state
-from headhunt.run.state import State
+from headhunt.run.state import Outcome, State
+from headhunt.spec import describe
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory) -> State:
-    return read_state(RunDirectory(make_run(tmp_path_factory.mktemp("terminal") / "run", 20, ended=False)))
+def running(tmp_path_factory) -> RunningSearch:
+    return running_search(make_run(tmp_path_factory.mktemp("terminal") / "run", 20, ended=False))
+
+
+@pytest.fixture
+def state(running) -> State:
+    return running.state
 
 
 @pytest.mark.parametrize(
@@ -38,31 +47,59 @@ def test_format_duration(seconds, text):
     assert format_duration(seconds) == text
 
 
-def test_panel_shows_best_plain_head_and_running_trials(state):
+def test_panel_shows_best_plain_head_and_running_trials(running):
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(panel(state, time.time() + 90, "searching", "accuracy", "films", 30.0))
+        console.print(panel(replace(running, name="films", deadline=time.time() + 90), 30.0))
     text = captured.get()
-    assert "films" in text and "best so far" in text and "plain head" in text and "#20 at rung 0" in text
-    assert "30 s" in text and "1:" in text and "Ctrl-C" in text and "rung 2" in text
+    assert "films · accuracy" in text and "best" in text and "usual head" in text and "evaluating: " in text
+    assert "30 s of 2:00" in text and "Ctrl-C" in text and "rung" not in text and "%" in text
+    assert max(map(len, text.splitlines())) <= 120
 
 
-def test_search_view_logs_stages_new_best_and_progress(state, capsys, monkeypatch):
+def test_panel_leaves_room_for_what_ctrl_c_prints(running, monkeypatch):
+    """In the last column the terminal would begin a line for ^C, and the next drawing would miss the frame by one."""
+    monkeypatch.setattr(terminal, "Console", lambda stderr: Console(width=60, file=io.StringIO(), force_terminal=True))
+    view = SearchView()
+    view.on_start(running)
+    drawn = Console(width=60)
+    with drawn.capture() as captured:
+        drawn.print(view._draw())
+    view.on_end(running)
+    assert {len(line) for line in captured.get().splitlines()} == {60 - len("^C^C")}
+
+
+def test_log_has_stages_new_best_errors_and_progress(running, capsys, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(terminal, "time", SimpleNamespace(time=lambda: clock.now))
-    view = SearchView("accuracy")
-    monkeypatch.setattr(view, "_console", Console(force_terminal=False))
-    view.begin(Path("runs/films"), "films", state, None)
+    monkeypatch.setattr(terminal, "steady_time", lambda: clock.now)
+    state = running.state
+    logs = [SearchLog(sys.stderr), SearchLog()]
+
+    def tell(method: str, *arguments) -> None:
+        for log in logs:
+            getattr(log, method)(running, *arguments)
+
+    tell("on_start")
     for _ in range(3):
-        view.update(state, None, "searching")
+        tell("on_update")
+    tell("on_best", state.best)
     clock.now += 31
-    view.update(state, None, "searching")
-    view.update(state, None, "testing")
-    view.end()
+    state.settled.append(state.settled[-1])
+    state.times.append(state.times[-1])
+    tell("on_update")
+    tell("on_update")
+    failed = replace(state.trials[3], results={0: Outcome("error", extra={"message": "boom", "trace": "File x"})})
+    tell("on_trial", failed)
+    state.jobs["FitAllRows/3"] = Outcome("lost")
+    tell("on_update")
+    tell("on_end")
     lines = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
-    assert lines[0].startswith("writing to runs/films") and lines[1] == "searching"
-    assert lines[2].startswith(f"best so far {state.best.best[1]:.4f} (rung 2): ") and "plain head" in lines[2]
-    assert lines[3] == "testing" and len(lines) == 4, "nothing is logged twice"
+    assert lines[0].startswith("writing to ") and lines[1] == "searching"
+    assert lines[2] == f"best so far {format_best(state.best, 'accuracy')}: {describe(state.best.spec)}"
+    assert lines[3].endswith("1 running") and lines[4:] == ["trial 3: error: boom", "FitAllRows/3: lost: no message"]
+    written = [line.split("] ", 1)[1] for line in running.directory.log.read_text().splitlines()]
+    assert written[0].startswith("headhunt ") and "File x" in written and written[-1] == "ended without a result"
+    assert [line for line in written if line in lines[1:]] == lines[1:], "the file has what standard error has"
 
 
 def test_short_path_is_relative_inside_the_current_directory(tmp_path, monkeypatch):
@@ -74,10 +111,6 @@ def test_short_path_is_relative_inside_the_current_directory(tmp_path, monkeypat
 def test_best_so_far_prefers_higher_rungs(state):
     scores = [score for _, score in best_so_far(state)]
     assert scores[-1] == state.best.best[1]
-
-
-def test_sparkline_spans_lowest_to_highest():
-    assert sparkline([0.0, 1.0], 10) == "▁█" and len(sparkline(range(100), 10)) == 10
 
 
 def test_repeated_test_use_is_noted_from_the_second_evaluation():

@@ -22,8 +22,9 @@ from headhunt.run.events import (
     OUTCOMES,
     Event,
     FinalTestRun,
+    JobFinished,
+    JobStarted,
     ModelSaved,
-    RequestFailed,
     RunResumed,
     RunStarted,
     SearchEnded,
@@ -35,7 +36,7 @@ from headhunt.run.events import (
 )
 from headhunt.run.ledger import LedgerWriter, read_ledger, read_state
 from headhunt.run.schema import RunError
-from headhunt.run.state import RETRIES, Outcome, Trial, replay
+from headhunt.run.state import RETRIES, Outcome, State, Trial
 
 STARTED = RunStarted({"name": "own"}, "abc", {"eta": 3, "ladder": {"fractions": [0.5, 1.0]}}, 0)
 
@@ -78,8 +79,9 @@ ONE_OF_EACH: list[Event] = [
     added(0),
     started(0),
     finished(0),
-    ModelSaved(-1, "first", 0.5),
-    RequestFailed(0, "SaveFirstFold", "error", "no disk"),
+    ModelSaved(0, "first", 0.5),
+    JobStarted("FitAllRows/000000-all", 0, 5),
+    JobFinished("FitAllRows/000000-all", "ok", 1.5, 500, {"rows": 50}),
     RunResumed(),
     FinalTestRun(["000000-all"]),
     SearchEnded("time"),
@@ -107,7 +109,7 @@ def test_every_record_is_one_line_of_json_with_checksum_and_schema(tmp_path):
     assert len(lines) == 1 + len(SMALL)
     for line in lines:
         record = json.loads(line)
-        assert record["schema"] == 2 and record["crc"] == f"{zlib.crc32(line[18:]):08x}"
+        assert record["schema"] == 3 and record["crc"] == f"{zlib.crc32(line[18:]):08x}"
 
 
 def test_ledger_syncs_once_per_commit(tmp_path, monkeypatch):
@@ -216,7 +218,7 @@ def test_ledger_refuses_event_that_does_not_fit(tmp_path, event):
 
 
 def record(**fields) -> bytes:
-    body = json.dumps({"schema": 2, "at": 1.0, **fields}, separators=(",", ":")).encode()[1:]
+    body = json.dumps({"schema": 3, "at": 1.0, **fields}, separators=(",", ":")).encode()[1:]
     return b'{"crc":"%08x",' % zlib.crc32(body) + body
 
 
@@ -229,7 +231,7 @@ def record(**fields) -> bytes:
         {"event": "start", "trial": True, "rung": 0, "attempt": 0},
         {"event": "start", "trial": 0, "rung": 0, "attempt": 0, "more": 1},
         {"event": "start", "trial": 0, "rung": 0, "attempt": 0, "at": "now"},
-        {"event": "start", "trial": 0, "rung": 0, "attempt": 0, "schema": 3},
+        {"event": "start", "trial": 0, "rung": 0, "attempt": 0, "schema": 4},
         {"event": "result", "trial": 0, "rung": 0, "outcome": "ok", "score": "0.9", "seconds": 1, "examples": 1},
         {"event": "result", "trial": 0, "rung": 0, "outcome": "ok", "score": None, "seconds": 1, "examples": 1},
         {"event": "result", "trial": 0, "rung": 0, "outcome": "lost", "score": 0.9, "seconds": 1, "examples": 1},
@@ -248,12 +250,6 @@ def record(**fields) -> bytes:
 def test_decode_refuses_invalid_record(fields):
     with pytest.raises(RunError):
         decode(record(**fields))
-
-
-def test_ledger_of_unreleased_version_is_refused_with_clear_message(tmp_path):
-    (tmp_path / "ledger.jsonl").write_text('{"schema": 1, "at": 1.0, "kind": "run"}\n')
-    with pytest.raises(RunError, match="unreleased version of Headhunt"):
-        state_of(tmp_path)
 
 
 def test_ledger_never_writes_score_that_is_not_a_number(tmp_path):
@@ -320,7 +316,7 @@ def test_running_trials_wait_again_after_resuming(tmp_path):
     with LedgerWriter(RunDirectory(tmp_path)) as ledger:
         ledger.begin(STARTED)
         assert ledger.state.waiting == {2: 0, 3: 0} and not ledger.state.running
-        assert ledger.state.trials[2].losses == {}
+        assert ledger.state.trials[2].failures == {}
 
 
 def test_state_counts_test_evaluations_and_not_their_time(tmp_path):
@@ -349,6 +345,12 @@ def test_trial_accepts_other_outcomes_at_once(outcome):
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, len(SMALL) + 1), st.integers(0, len(SMALL) + 1))
 def test_replay_can_be_split_anywhere(first, second):
+    def replay(events) -> State:
+        state = State()
+        for at, event in events:
+            state.apply(event, at)
+        return state
+
     events = [(0.0, event) for event in (STARTED, *SMALL)]
     low, high = sorted((first, second))
     state = replay(events[:low])

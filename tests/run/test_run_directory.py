@@ -60,7 +60,7 @@ RESULT = SearchResult(
     verdict=Verdict("winner", "gain", "A reliable gain.", 0.05, 0.01, 0.09, 0.01, 0.002, 4),
     model="model",
     model_from="000001-all",
-    winner_model="000001-all",
+    trained_rows=80,
     winner=TrialSummary(1, plain("any"), 2, 0.9),
     plain=TrialSummary(0, plain("any"), 2, 0.8),
     finalists=(Finalist(1, (0.9, 0.91), COST),),
@@ -81,10 +81,10 @@ ABLATION = AblationResult(1, "accuracy", 80, Score(0.9, 0.8, 1.0), (AblationItem
 
 def test_typed_files_are_read_back_as_written(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.write_settings(SETTINGS)
-    directory.write_result(RESULT)
-    directory.write_ablation(ABLATION)
-    directory.write_importances(Importances((Importance("head.pooling", 0.4),)))
+    directory.write(SETTINGS)
+    directory.write(RESULT)
+    directory.write(ABLATION)
+    directory.write(Importances((Importance("head.pooling", 0.4),)))
     assert directory.read_settings() == SETTINGS
     assert directory.read_result() == RESULT
     assert directory.read_ablation() == ABLATION
@@ -101,14 +101,14 @@ def test_missing_results_are_none_and_missing_settings_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 3}, "Update Headhunt"),
-        ({"schema": 1}, "unreleased version"),
+        ({"schema": 4}, "Update Headhunt"),
+        ({"schema": 2}, "run the search again"),
         ({"trials": "many"}, r"trials must be a whole number; found 'many'"),
         ({"trials": True}, "trials must be a whole number"),
         ({"seconds": "12"}, "seconds must be a number"),
         ({"gossip": 1}, "unknown key 'gossip'"),
         ({"model": "/etc"}, "model must be a bare name inside the run; found '/etc'"),
-        ({"winner_model": "../../elsewhere"}, "winner_model must be a bare name"),
+        ({"model_from": "../../elsewhere"}, "model_from must be a bare name"),
         ({"ensemble": ".."}, "ensemble must be a bare name"),
         (
             {"verdict": {"delivered": "both", "claim": "gain", "sentence": ""}},
@@ -120,7 +120,7 @@ def test_missing_results_are_none_and_missing_settings_are_refused(tmp_path):
 )
 def test_invalid_result_is_refused_with_place_and_reason(tmp_path, change, message):
     directory = RunDirectory(tmp_path)
-    directory.write_result(RESULT)
+    directory.write(RESULT)
     data = json.loads(directory.result.read_text())
     directory.result.write_text(json.dumps(data | change))
     with pytest.raises(RunError, match=message):
@@ -165,8 +165,6 @@ def test_artefacts_have_their_places(tmp_path):
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"x" * 10)
     assert directory.checkpoint_sizes() == {(12, 1): 10}
-    directory.remove_checkpoints([(12, 1), (13, 0)])
-    assert directory.checkpoint_sizes() == {}
     assert directory.predictions(12, 1).name == "000012-1.npz"
 
 
@@ -222,7 +220,7 @@ def test_is_bare_name_refuses_paths(name):
 
 def test_spec_in_result_keeps_its_hash(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.write_result(RESULT)
+    directory.write(RESULT)
     winner = directory.read_result().winner
     assert isinstance(winner.spec, Spec) and winner.spec.hash == RESULT.winner.spec.hash
 
@@ -252,7 +250,7 @@ def test_claim_lets_one_of_many_searches_begin(tmp_path):
     def begin(number: int) -> None:
         with suppress(RunError), directory.claim():
             time.sleep(0.02)
-            directory.write_settings(replace(SETTINGS, seed=number))
+            directory.write(replace(SETTINGS, seed=number))
             outcomes.append(number)
 
     threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
@@ -268,7 +266,7 @@ def test_claim_lets_one_of_many_searches_begin(tmp_path):
 @pytest.mark.parametrize("metric", [".", "accuracy,", "accuracy,nothing"])
 def test_settings_with_an_unknown_metric_are_refused(tmp_path, metric):
     directory = RunDirectory(tmp_path)
-    directory.write_settings(SearchSettings(encoder="any", space={}))
+    directory.write(SearchSettings(encoder="any", space={}))
     stored = json.loads(directory.settings.read_text(encoding="utf-8"))
     directory.settings.write_text(json.dumps({**stored, "metric": metric}), encoding="utf-8")
     with pytest.raises(RunError, match="metric must be one of accuracy"):

@@ -84,8 +84,6 @@ def test_space_load_reads_toml(tmp_path):
         ("[recipe.learning_rate]\nlow = 3", "must be a value, a list of values, or .*; found a table with low"),
         ("[head", "TOML"),
         ("schema = 7", "schema 1"),
-        ("[recipe]\nrate = { log = [1e-5, 1e-3] }", r"recipe\.rate was renamed to learning_rate\."),
-        ("[recipe]\nbatch = [16, 32]", r"recipe\.batch was renamed to batch_size\."),
     ],
 )
 def test_space_load_refuses_invalid_files(tmp_path, text, fragment):

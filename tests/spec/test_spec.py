@@ -135,9 +135,6 @@ def test_spec_hash_ignores_swap_pairs_with_symmetric_comparison():
         ({"recipe": {"smart": {"weight": 0}}}, "smart.weight must be above 0"),
         ({"recipe": {"truncation": "start"}}, "'end' or 'middle'"),
         ({"schema": 2}, "this version reads schema 1"),
-        ({"recipe": {"rate": 1e-4}}, r"recipe\.rate was renamed to learning_rate\."),
-        ({"recipe": {"batch": 8}}, r"recipe\.batch was renamed to batch_size\."),
-        ({"recipe": {"head_rate": 2.0}}, r"recipe\.head_rate was renamed to head_lr_multiplier\."),
     ],
 )
 def test_spec_from_dict_refuses_invalid_values(change, fragment):
@@ -198,7 +195,7 @@ def test_solved_spec_hash_is_stable():
     [
         {"learning_rate": 1e-3, "epochs": 2, "batch_size": 8, "schedule": "linear", "warmup": 0.2},
         {"freeze": "none", "lora": Lora(), "encoder_dropout": 0.2, "layer_decay": 0.5, "weight_decay": 0.1},
-        {"label_smoothing": 0.1, "class_weights": True, "smart": Smart(), "swap_pairs": True},
+        {"label_smoothing": 0.1, "smart": Smart(), "swap_pairs": True},
         {"head_init": "solved", "standardize": True, "head_lr_multiplier": 2.0},
     ],
 )
@@ -209,7 +206,7 @@ def test_solver_ridge_ignores_fields_of_gradient_descent(given):
     assert spec.canonical().canonical() == expected
 
 
-@pytest.mark.parametrize("given", [{"max_length": 64}, {"truncation": "middle"}])
+@pytest.mark.parametrize("given", [{"max_length": 64}, {"truncation": "middle"}, {"class_weights": True}])
 def test_solver_ridge_keeps_fields_of_the_input(given):
     spec = Spec(encoder="any", recipe=Recipe(solver="ridge", **given))
     assert spec.canonical().recipe == Recipe(solver="ridge", freeze="all", **given)
@@ -267,6 +264,19 @@ def test_solved_head_of_many_classes_is_a_logistic_regression():
     assert spec.canonical("single_label_classification").recipe.solver == "logistic"
     assert spec.canonical("regression").recipe.solver == "ridge"
     assert spec.hash != solved("any").hash and Spec.from_json(spec.to_json()) == spec
+
+
+def test_words_are_counted_by_solved_heads_only():
+    for words in ("beside", "alone"):
+        spec = solved("any", words=words)
+        assert spec.head.words == words and Spec.from_json(spec.to_json()) == spec and not spec.head.plain
+        with pytest.raises(ValueError, match="only a solved head counts them"):
+            replace(spec, recipe=Recipe())
+    alone = Spec(encoder="any", head=Head(layers=3, pooling="mean", words="alone"), recipe=Recipe(solver="ridge"))
+    assert alone.hash == solved("any", words="alone").hash != solved("any", words="beside").hash
+    with pytest.raises(SpecError, match="Did you mean 'beside'"):
+        Spec.from_dict({"encoder": "any", "head": {"words": "besides"}, "recipe": {"solver": "ridge"}})
+    assert solved("any", words="alone", balanced=True).canonical("regression").recipe.class_weights is False
 
 
 def test_task_fields_have_no_effect_on_one_task():

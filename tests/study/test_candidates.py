@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headhunt.spec import NAMED, Choice, Log, Space, Spec
+from headhunt.spec import NAMED, Choice, Head, Log, Space, Spec
 from headhunt.spec.space import CLASSIFICATION_LEAVES
 from headhunt.study.candidates import Candidates, contains, is_switch, position_of, value_at
 
@@ -89,13 +89,13 @@ def test_a_choice_of_zero_and_one_is_no_switch():
     assert {type(each["recipe.class_weights"]) for each in drawn} == {bool}
 
 
-@pytest.mark.parametrize("pair", [False, True])
-def test_known_recipes_compared_on_a_small_sample_start_from_random_heads(pair):
-    """A solved start is ahead on few rows only."""
-    options = {"encoder": "toy", "pair": pair, "max_epochs": 2.5}
-    recipes = [spec.recipe for spec, _ in Candidates(Space.load("default"), grows=True, **options).known_recipes()]
-    assert recipes[0].head_init == "random" and recipes[0].freeze == "embeddings"
-    assert all(recipe.head_init == "random" for recipe in recipes if recipe.freeze != "all")
+@pytest.mark.parametrize("rows", [60, 500, 9000])
+def test_given_number_of_epochs_is_obeyed(rows):
+    """Issue: a recipe above ten epochs was silently cut to ten."""
+    candidates = Candidates(Space.load("default"), encoder="toy", rows=rows, max_epochs=2.0, epochs=15.0)
+    drawn = candidates.spec(candidates.draw(random.Random(0)))
+    specs = [candidates.plain(), candidates.plain(1), drawn, *(spec for spec, _ in candidates.known_recipes())]
+    assert len(specs) > 5 and {spec.recipe.epochs for spec in specs} == {15.0}
 
 
 @pytest.mark.parametrize("length", [64, 256])
@@ -240,3 +240,28 @@ def test_known_recipes_of_several_tasks_copy_layers_early():
     single = Candidates(Space.load("default"), encoder="toy", pair=True, max_epochs=10.0)
     others = [spec.recipe for spec, _ in single.known_recipes()]
     assert others == [recipes[0], *recipes[3:]]
+
+
+def test_solved_heads_may_count_words_and_words_may_be_alone():
+    options = {"encoder": "any", "pair": True, "max_length": 64, "classes": 30}
+    candidates = Candidates(Space.load("default"), **options)
+    beside, alone = candidates.solved()[0], candidates.words()
+    assert beside.head == replace(candidates.solved(words=False)[0].head, words="beside")
+    assert alone.head == Head(words="alone") and alone.recipe.solver == "logistic" and alone.recipe.max_length == 64
+    balanced = Candidates(Space.load("default"), balanced=True, **options)
+    assert balanced.words().recipe.class_weights and balanced.solved()[0].recipe.class_weights
+    assert not alone.recipe.class_weights and not beside.recipe.class_weights
+    several = Candidates(Space.load("default"), problem_type="multi_task", **options)
+    assert not several.counts_words and several.solved()[0].head.words is None
+
+
+def test_random_draws_of_a_uniform_space_switch_half_of_the_parts_on():
+    space = Space.load("paper")
+    assert space.uniform and Space.from_dict(space.to_dict()) == space
+    for each, share in ((space, 0.5), (replace(space, uniform=False), 1 / 3)):
+        candidates, rng = Candidates(each, encoder="toy"), random.Random(0)
+        drawn = [candidates.draw(rng) for _ in range(600)]
+        for path in ("head.blocks", "head.convolutions.skip"):
+            assert abs(sum(params[path] for params in drawn) / 600 - share) < 0.06
+    recipe = candidates.spec(drawn[0]).recipe
+    assert recipe.warmup == 0.0 and recipe.weight_decay == 0.0

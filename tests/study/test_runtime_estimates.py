@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from headhunt.run.state import Outcome, Trial
+from headhunt.run.state import Outcome, State, Trial
 from headhunt.spec import Space, Spec
+from headhunt.study.baselines import Baselines
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
-from headhunt.study.runtime_estimates import RuntimeEstimates, full_budget_seconds
+from headhunt.study.ladder import Ladder
+from headhunt.study.promotions import Promotions
+from headhunt.study.runtime_estimates import RuntimeEstimates
 
 
 @pytest.fixture
@@ -45,10 +49,12 @@ def test_runtime_estimates_do_not_mix_encoders(plain):
 
 def test_full_budget_seconds_extrapolates_from_the_rungs_so_far(plain):
     trial = Trial(0, plain.to_dict(), plain.hash, None, "plain", 0)
-    fractions = (1 / 9, 1 / 3, 1.0)
-    assert full_budget_seconds(trial, fractions, 0) is None
+    ladder = Ladder((1 / 9, 1 / 3, 1.0))
+    baselines = Baselines(State(), Candidates(Space.load("default"), encoder="toy"), ladder, solved=False, known=False)
+    full_budget_seconds = Promotions(State(), ladder, baselines, TimeBudget(None)).full_budget_seconds
+    assert full_budget_seconds(trial, 0) is None
     trial.results[0] = Outcome("ok", 0.5, seconds=1.0)
     trial.results[1] = Outcome("ok", 0.6, seconds=2.0)
-    assert full_budget_seconds(trial, fractions, 0) == pytest.approx(9.0)
-    assert full_budget_seconds(trial, fractions, 1) == pytest.approx(9.0)
-    assert full_budget_seconds(trial, fractions, 2) is None
+    assert full_budget_seconds(trial, 0) == pytest.approx(9.0)
+    assert full_budget_seconds(trial, 1) == pytest.approx(9.0)
+    assert full_budget_seconds(trial, 2) is None

@@ -63,7 +63,8 @@ def test_every_strategy_gets_the_same_recipes_and_rungs_unless_told_otherwise(tm
     options = {"strategy": name, "limits": Limits(trials=4), "ladder": None}
     study = run_study(tmp_path / "aided", space=Space.load("default"), **options)
     assert study.ladder == Ladder() and {trial.origin for trial in study.state.trials[1:]} == {"known"}
-    unaided = run_study(tmp_path / "unaided", known=False, rungs=False, **options)
+    options["ladder"] = Ladder.of(1, 3, 1)
+    unaided = run_study(tmp_path / "unaided", known=False, **options)
     assert unaided.ladder.fractions == (1.0,)
     assert all(trial.origin in ("plain", "random", "prior", "model") for trial in unaided.state.trials)
 

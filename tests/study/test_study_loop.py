@@ -172,7 +172,9 @@ def test_study_retries_a_lost_worker_three_times(tmp_path):
         attempts.append((request.trial, request.attempt))
         return Outcome("lost") if request.trial == 1 else evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, rungs=False)
+    study = run_study(
+        tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, ladder=Ladder.of(1, 3, 1)
+    )
     assert [attempt for trial, attempt in attempts if trial == 1] == [0, 1, 2, 3]
     assert study.state.trials[1].results[0].outcome == "lost"
     assert len(study.state.leaderboard()) == 3
@@ -189,7 +191,9 @@ def test_study_retries_out_of_memory_once_with_half_the_micro_batch(tmp_path):
             raise MemoryError("too large")
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, rungs=False)
+    study = run_study(
+        tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, ladder=Ladder.of(1, 3, 1)
+    )
     assert steps_by_trial == {0: [1], 1: [1, 2], 2: [1, 2], 3: [1]}
     assert study.state.trials[1].results[0].outcome == "memory"
     assert study.state.trials[2].results[0].outcome == "ok"

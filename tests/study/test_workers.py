@@ -258,14 +258,22 @@ def test_executor_stop_keeps_only_workers_that_stop(executor):
         ),
         (
             f"RayExecutor({TARGET!r}, {{}}, address='127.0.0.1:1')",
+            "A Ray cluster runs any code that reaches it, so it must ask for a token",
+        ),
+        (
+            f"os.environ['RAY_AUTH_MODE'] = 'token'; RayExecutor({TARGET!r}, {{}}, address='127.0.0.1:1')",
             "No Ray cluster can be reached at 127.0.0.1:1: .* leave it out to use this machine",
+        ),
+        (
+            f"import ray; ray.__version__ = '2.51.1'; RayExecutor({TARGET!r}, {{}})",
+            "Workers need Ray 2.52 or later; found 2.51.1",
         ),
     ],
 )
 def test_executor_explains_why_workers_cannot_start(call, message):
-    name = call.partition("(")[0]
-    module = {"RayExecutor": "ray_executor", "LocalExecutor": "local_executor"}[name]
-    code = f"from headhunt.study.{module} import {name}\n{call}"
+    modules = {"RayExecutor": "ray_executor", "LocalExecutor": "local_executor"}
+    imports = [f"from headhunt.study.{module} import {name}" for name, module in modules.items() if name in call]
+    code = "\n".join(["import os", "os.environ.pop('RAY_AUTH_MODE', None)", *imports, call])
     finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment()
     )
@@ -380,9 +388,11 @@ def test_search_continues_when_a_worker_is_killed(tmp_path, encoders, options, t
 
 @pytest.mark.slow
 @real_ray
-def test_search_continues_when_a_cluster_loses_a_node(tmp_path, encoders):
+def test_search_continues_when_a_cluster_loses_a_node(tmp_path, encoders, monkeypatch):
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
     write_data(tmp_path)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:

@@ -17,7 +17,7 @@ from headhunt.predictor import Predictor
 from headhunt.spec import Recipe, Spec
 from headhunt.training.features import Features, feature_blocks, last_mean
 from headhunt.training.head_init import Standardizer, prepare_heads
-from headhunt.training.logistic import fit_logistic
+from headhunt.training.linear import fit_linear
 from headhunt.training.loop import Training
 
 HEADS = {
@@ -154,7 +154,8 @@ def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):
     targets, rows = training.targets.numpy(), np.arange(len(training.tokens))
     features = Features(training.model, training.tokens, "fp32").get(rows)
     mean = last_mean(training.model)
-    expected = fit_logistic(features, feature_blocks(training.model), targets, 21, last_mean=mean).logits(features)
+    blocks = feature_blocks(training.model)
+    expected = fit_linear(features, blocks, targets, "single_label_classification", 21, last_mean=mean).logits(features)
     prepare_heads(
         training.model,
         training.tokens,

@@ -138,7 +138,7 @@ def test_damaged_checkpoint_is_ignored(tmp_path, encoders):
     assert pretrain(encoders(), TEXTS, out=tmp_path / "b", epochs=1).steps == 10
 
 
-def test_epochs_fit_the_time(tmp_path, encoders):
+def test_steps_fit_the_time(tmp_path, encoders):
     with pytest.raises(TooLittleTimeError, match="no time to train the encoder further"):
         pretrain(encoders(), TEXTS * 10, out=tmp_path / "a", seconds=module.SAVING_SECONDS)
     assert not (tmp_path / "a").exists()

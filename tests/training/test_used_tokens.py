@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import FAMILIES, sentences
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from headhunt.data import Task
 from headhunt.engine.assembly import prepare
@@ -79,7 +79,7 @@ def test_model_can_be_used_at_every_report_and_afterwards(encoders):
     assert torch.equal(training.finish()(input_ids=ids).logits, seen[-1])
 
 
-def test_checkpoint_has_the_used_rows_only_and_one_with_the_complete_table_is_read(encoders, tmp_path):
+def test_checkpoint_has_the_used_rows_only(encoders, tmp_path):
     training = open_training(encoders())
     next(iter(training.reports(2)))
     training.save(tmp_path)
@@ -91,25 +91,6 @@ def test_checkpoint_has_the_used_rows_only_and_one_with_the_complete_table_is_re
     assert torch.equal(continued.used_tokens.table.weight[used._used], stored[f"weight/{used.name}"])
     found = train(continued)
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-    for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        rows = stored[f"{kind}/{used.name}"]
-        complete = torch.zeros(used.table.num_embeddings, rows.shape[1])
-        complete[used._used] = rows
-        stored[f"{kind}/{used.name}"] = complete
-    with_metadata = {"training": _metadata(tmp_path / CHECKPOINT)}
-    save_file(stored, tmp_path / CHECKPOINT, metadata=with_metadata)
-    earlier = open_training(encoders())
-    earlier.restore(tmp_path)
-    found = train(earlier)
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-
-def _metadata(path) -> str:
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        return file.metadata()["training"]
 
 
 def test_frozen_embeddings_and_large_vocabularies_are_left_as_they_are(encoders, monkeypatch):

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headhunt.cli import cache, deliver, models, search, unlabelled
-from headhunt.cli.flags import refuse_renamed, translate
+from headhunt.cli import cache, deliver, demo, doctor, experiment, models, search, unlabelled
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
 from headhunt.storage import CacheOwnerError, disk_failed
@@ -24,20 +23,13 @@ class Commands(TyperGroup):
     traceback is printed and the exit code is 1.
     """
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command to run, after refusing flags that have a new name."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            refuse_renamed(rest, {flag for param in command.params for flag in param.opts})
-        return name, command, rest
-
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except HeadhuntError as error:
-            log(f"error: {translate(str(error), ctx.invoked_subcommand)}")
+            log(f"error: {describe(error, self.commands[ctx.invoked_subcommand])}")
             raise typer.Exit(2) from None
         except CacheOwnerError as error:
             log(f"error: {error}")
@@ -61,12 +53,19 @@ class Commands(TyperGroup):
         return result
 
 
+def describe(error: HeadhuntError, command: Any) -> str:
+    """Return the message of an error, in which the argument of the library has its name in a command."""
+    if error.argument is None:
+        return error.message
+    names = {param.name: param.opts[0] if param.opts[0].startswith("--") else param.metavar for param in command.params}
+    return f"{names.get(error.argument, error.argument)} {error.message}"
+
+
 app = typer.Typer(
     name="headhunt",
     cls=Commands,
     help="Find the right head for your encoder.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -91,18 +90,22 @@ def options(
 
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Search": [
+        demo.demo,
         search.search,
         search.resume,
         search.status,
+        search.watch,
         search.report,
         search.verdict,
         search.ablate,
+        search.export_study,
         search.space,
+        experiment.experiment,
     ],
     "Train and use one model": [models.fit, models.evaluate, models.predict],
     "Learn from texts without labels": [unlabelled.pretrain, unlabelled.distil],
     "Deliver": [deliver.export, deliver.serve, deliver.push],
-    "Maintain": [cache.cache],
+    "Maintain": [cache.cache, cache.clean, doctor.doctor],
 }
 for panel, commands in GROUPS.items():
     for command in commands:

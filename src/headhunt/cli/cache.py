@@ -1,4 +1,4 @@
-"""The command that shows and clears Headhunt's cache."""
+"""Commands that show and free disk space."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def cache(
     for name, size in sizes.items():
         print(f"{size / 1e6:10,.1f} MB  {name}: {KINDS[name]}")
     print(f"{root}: removed {removed / 1e6:,.1f} MB" if clear else f"{root}; clear it with  headhunt cache --clear")
+
+
+def clean(run: opt.RunFolder, json_: opt.Json = False) -> None:
+    """Remove the checkpoints of a run that nothing needs. Its models, scores and report stay.
+
+    If the search is resumed, trials without a checkpoint are trained from the start.
+    """
+    from headhunt import storage
+    from headhunt.run.directory import RunDirectory
+    from headhunt.run.ledger import clean
+
+    removed, left = clean(RunDirectory(run)), storage.directory_size(run)
+    if json_:
+        print_json({"run": str(run), "removed": removed, "bytes": left})
+        return
+    print(f"{run}: removed {removed / 1e6:,.1f} MB; {left / 1e6:,.1f} MB are left")

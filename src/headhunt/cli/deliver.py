@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import log, predict_example, print_json
-from headhunt.errors import HeadhuntError
+from headhunt.cli.output import log, predict_example, print_json, say
+from headhunt.delivery.serve.limits import Compute, Limits
+from headhunt.errors import HeadhuntError, visible
+from headhunt.run.settings import DATA
 
 if TYPE_CHECKING:
     from headhunt.delivery.hub import UploadPlan
     from headhunt.delivery.onnx.export import Export
 
-REQUESTS, TIMEOUTS = "Request limits", "Timeouts"
 
-
+@opt.expand
 def export(
+    *,
     model: opt.Model,
     onnx: Annotated[Path | None, typer.Option(metavar="OUT", help="Folder to write the ONNX model to.")] = None,
     out: Annotated[
@@ -40,12 +42,10 @@ def export(
         typer.Option(
             metavar="FILE",
             help="Labelled rows to measure --int8 on. Logits are compared on its texts too.",
-            rich_help_panel=opt.DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    label: opt.Label = None,
+    columns: opt.Columns,
 ) -> None:
     """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt.
 
@@ -63,7 +63,6 @@ def export(
     from headhunt.delivery.onnx.export import export
 
     opt.check_out(onnx, "--onnx")
-    columns = {"text": text, "text_b": text_b, "label": label}
     exported = export(model, onnx, data=data, task=task, int8=int8, max_loss=max_loss, **columns)
     print_export(exported, onnx, json_)
     if exported.int8 and not exported.int8.accepted:
@@ -110,62 +109,20 @@ Token = Annotated[
         help="Bearer token that clients must send. Prefer the environment variable.",
     ),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Number of CPU threads.", show_default="all cores", rich_help_panel=opt.COMPUTE),
-]
-ModelInstances = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Concurrent forward passes, which share the threads. 1 gives the lowest latency for a single text.",
-        show_default="threads",
-        rich_help_panel=opt.COMPUTE,
-    ),
-]
-MaxBatch = Annotated[
-    int, typer.Option(metavar="N", help="Maximum texts per forward pass.", rich_help_panel=opt.COMPUTE)
-]
-MaxQueue = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        help="Maximum queued texts; further requests get status 429.",
-        rich_help_panel=REQUESTS,
-    ),
-]
-MaxTexts = Annotated[int, typer.Option(metavar="N", help="Maximum texts per request.", rich_help_panel=REQUESTS)]
-MaxCharacters = Annotated[int, typer.Option(metavar="N", help="Maximum characters per text.", rich_help_panel=REQUESTS)]
-MaxBody = Annotated[int, typer.Option(metavar="BYTES", help="Maximum size of a request.", rich_help_panel=REQUESTS)]
-MaxWait = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="Maximum time from request to response.", rich_help_panel=TIMEOUTS),
-]
-ReadTimeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="Maximum time to receive a request.", rich_help_panel=TIMEOUTS),
-]
-GracefulTimeout = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="Maximum time to finish queued requests.", rich_help_panel=TIMEOUTS),
-]
 
 
+@opt.expand
 def serve(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of an ONNX export or of a saved model.")],
+    *,
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", callback=opt.check_model, help="Folder of an ONNX export or of a saved model."),
+    ],
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
-    threads: Threads = None,
-    model_instances: ModelInstances = None,
-    max_batch: MaxBatch = 32,
-    max_queue: MaxQueue = 512,
-    max_texts: MaxTexts = 256,
-    max_characters: MaxCharacters = 20_000,
-    max_body: MaxBody = 1_000_000,
-    max_wait: MaxWait = 10.0,
-    read_timeout: ReadTimeout = 10.0,
-    timeout_graceful_shutdown: GracefulTimeout = 30.0,
+    compute: Annotated[opt.Given, opt.flags(Compute)],
+    limits: Annotated[opt.Given, opt.flags(Limits)],
 ) -> None:
     """Serve a model over HTTP: /predict, /health, /metrics and a demo page at /.
 
@@ -175,17 +132,8 @@ def serve(
 
     if token is None and os.environ.get("HEADHUNT_TOKEN") is not None:
         token = ""  # set, and empty: refused, where typer would serve without a token
-    limits = service.Limits(
-        max_body=max_body,
-        max_texts=max_texts,
-        max_characters=max_characters,
-        max_queue=max_queue,
-        max_wait=max_wait,
-        read_timeout=read_timeout,
-        timeout_graceful_shutdown=timeout_graceful_shutdown,
-    )
-    compute = {"threads": threads, "model_instances": model_instances}
-    service.serve(model, host=host, port=port, token=token, max_batch=max_batch, limits=limits, notify=log, **compute)
+    allowed, cores = Limits(**limits), Compute(**compute)
+    service.serve(model, host=host, port=port, token=token, compute=cores, limits=allowed, notify=log)
 
 
 def push(
@@ -216,7 +164,7 @@ def push(
 def print_files(plan: UploadPlan) -> None:
     """Print the files to upload and, on standard error, the files that stay."""
     for name, size in plan.files.items():
-        print(f"{size:14,}  {name}")
-    print(f"{plan.size:14,}  bytes in {len(plan.files)} files")
-    for line in [*(f"stays here: {name}" for name in plan.skipped), *(f"note: {note}" for note in plan.notes)]:
+        say(f"{size:14,}  {visible(name)}")
+    say(f"{plan.size:14,}  bytes in {len(plan.files)} files")
+    for line in [*(f"stays here: {visible(name)}" for name in plan.skipped), *(f"note: {note}" for note in plan.notes)]:
         log(line)

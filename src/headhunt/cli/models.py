@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,74 +15,68 @@ from headhunt.errors import HeadhuntError
 CORPUS = "Corpus (if --out is a folder or URL)"
 
 
+@opt.expand
 def fit(
+    *,
     data: opt.DataFile,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to save the model in.")],
     spec: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON file of a spec.", show_default="the plain head")
+        Path | None, typer.Option(metavar="FILE", help="JSON file of a spec.", show_default="a solved head")
     ] = None,
+    fine_tune: Annotated[
+        bool, typer.Option("--fine-tune", help="Train the plain head and the encoder: minutes, not seconds.")
+    ] = False,
     json_: opt.Json = False,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    label: opt.Label = None,
-    group: opt.Group = None,
-    order: opt.Order = None,
-    problem_type: opt.ProblemType = None,
-    test: opt.Test = None,
-    limit: opt.Limit = None,
-    encoder: opt.Encoder = None,
-    max_length: opt.MaxLength = None,
-    seed: opt.Seed = 0,
-    precision: opt.PrecisionOption = opt.Precision.auto,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    device: opt.Device = None,
+    table: opt.Table,
+    training: opt.Fitting,
 ) -> None:
-    """Train one head, the plain head unless --spec is given, and save the model."""
+    """Train one model without a search and save it.
+
+    Without --spec and --fine-tune, the head is solved on the frozen encoder, in seconds.
+    """
+    if spec is not None and fine_tune:
+        raise HeadhuntError("--spec says how the model is trained. Leave --fine-tune out.")
     from headhunt.data import Task
     from headhunt.spec import Spec
 
     opt.check_out(out)
-    candidate = Spec.read(spec, encoder) if spec else None
-    columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
-    columns |= {"group": group, "order": order, "validation_share": 0}  # fit compares no candidates
-    task = Task.load(data, test=test, limit=limit, seed=seed, **columns)
+    candidate = Spec.read(spec, training.get("encoder")) if spec else None
+    # No candidates are compared, so all rows are trained on.
+    task = Task.load(data, seed=training.get("seed", 0), validation_share=0, **table)
     print_notes(task)
 
     # Only now: importing torch takes seconds, which a mistake in the data need not wait for.
     from headhunt.engine import api
     from headhunt.report.terminal import training_bar
 
-    training: dict[str, Any] = {"encoder": encoder, "max_length": max_length, "seed": seed, "device": device}
-    training |= {"precision": precision.value, "trust_remote_code": trust_remote_code}
     with training_bar("training") as show:
-        predictor = api.fit(task, spec=candidate, out=out, on_report=show, **training)
+        predictor = api.fit(task, spec=candidate, fine_tune=fine_tune, out=out, on_report=show, **training)
     print_fit(predictor.facts, out, task.pair, json_)
 
 
+@opt.expand
 def evaluate(
+    *,
     model: opt.Model,
     data: opt.DataFile,
     json_: opt.Json = False,
     task: opt.TaskName = None,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    label: opt.Label = None,
-    device: opt.Device = None,
+    columns: opt.Columns,
+    compute: opt.Device,
 ) -> None:
     """Evaluate a saved model on labelled rows."""
+    opt.check_file(data)
     from headhunt.data import load_labelled
     from headhunt.engine import api
     from headhunt.report.terminal import counting_bar
 
-    predictor = api.load(model, device=device).for_task(task)
+    predictor = api.load(model, **compute).for_task(task)
     rows = load_labelled(
         data,
         problem_type=predictor.problem_type,  # type: ignore[arg-type]
         labels=predictor.labels,
         pair=predictor.pair,
-        text=text,
-        text_b=text_b,
-        label=label,
+        **columns,
     )
     with counting_bar("predicting", len(rows)) as advance:
         evaluation, rejection = api.score_answers(predictor, rows, advance)
@@ -132,25 +126,34 @@ Keep = Annotated[
 ]
 Probabilities = Annotated[
     bool,
-    typer.Option("--probabilities", help="Write the probability of every label.", rich_help_panel=CORPUS),
+    typer.Option("--probabilities", help="Write the probability of every label; in a .csv file, a column for each."),
+]
+EscapeFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="In a .csv file, write ' before a cell that a spreadsheet would compute, such as =1+1.",
+    ),
 ]
 ShardRows = Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows per shard.", rich_help_panel=CORPUS)]
 
 
+@opt.expand
 def predict(
+    *,
     model: opt.Model,
     texts: Texts = None,
-    input_: Input = None,
+    source: Input = None,
     out: PredictionsOut = None,
     json_: opt.Json = False,
     task: opt.TaskName = None,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    device: opt.Device = None,
+    columns: opt.TextColumns,
+    compute: opt.Device,
     workers: CorpusWorkers = None,
     ray: CorpusRay = None,
     keep: Keep = None,
     probabilities: Probabilities = False,
+    escape_formulas: EscapeFormulas = False,
     shard_rows: ShardRows = 16384,
 ) -> None:
     """Predict labels for texts: arguments, the lines of a pipe, a file or a corpus.
@@ -159,22 +162,28 @@ def predict(
     """
     from headhunt.cli import prediction
 
-    check_source(texts, input_)
+    check_source(texts, source)
     if out and prediction.is_folder(out):
         if task is not None:
             raise HeadhuntError(
                 f"A corpus is labelled by the model of one task. Save it with  headhunt export {model} --task {task} "
                 "--out FOLDER  and give that folder without --task."
             )
-        options = {"text": text, "text_b": text_b, "keep": split_columns(keep), "probabilities": probabilities}
-        compute = {"workers": workers, "ray": ray, "device": device, "shard_rows": shard_rows}
-        prediction.predict_corpus(model, input_, out, json_, **options, **compute)
-    elif workers is not None or ray or keep is not None or probabilities:
-        raise HeadhuntError("--workers, --ray, --keep and --probabilities need a corpus: give --out FOLDER.")
+        options = {"keep": split_columns(keep), "probabilities": probabilities, "shard_rows": shard_rows}
+        prediction.predict_corpus(model, source, out, json_, workers=workers, ray=ray, **columns, **compute, **options)
+    elif workers is not None or ray or keep is not None:
+        raise HeadhuntError("--workers, --ray and --keep need a corpus: give --out FOLDER.")
+    elif probabilities and not out and not json_:
+        raise HeadhuntError("--probabilities needs a file or folder: give --out FILE.csv.")
     else:
-        columns = {"text": text, "text_b": text_b}
+        from headhunt.study.fork_server import without_collection
+
+        with without_collection():
+            from headhunt.engine import api
+        predictor = api.load(model, **compute).for_task(task)
         file = Path(out) if out else None
-        prediction.predict(model, texts, input_, file, json_, device=device, task=task, **columns)
+        styles = {"probabilities": probabilities, "escape_formulas": escape_formulas}
+        prediction.predict(predictor, texts, source, file, json_, columns, **styles)
 
 
 def check_source(texts: list[str] | None, source: str | None) -> None:
@@ -183,6 +192,7 @@ def check_source(texts: list[str] | None, source: str | None) -> None:
         raise HeadhuntError("Give texts or --input, not both.")
     if not texts and not source and sys.stdin.isatty():
         raise HeadhuntError("Give texts, or --input FILE, or pipe them in, one per line.")
+    opt.check_file(source)
 
 
 def split_columns(keep: str | None) -> list[str] | None:

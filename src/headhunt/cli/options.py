@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from headhunt.cli.flags import RENAMED_PROBLEM_TYPES
 from headhunt.errors import HeadhuntError
+from headhunt.run.settings import COMPUTE, DATA, TRAINING, DataOptions, Resources, SearchOptions
 
-DATA, SEARCH, LIMITS, TRAINING, COMPUTE = "Data", "Search", "Model limits", "Training", "Compute"
-COMPARISON = "Comparison of strategies"
-"""Headings of the help. Options without one are listed first, under "Options"."""
-
-PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+Given = dict[str, Any]
+"""Options that were given, by name."""
 
 
-class Precision(StrEnum):
-    """Floating-point precision of training."""
+def flags(*declared: type, names: str = "") -> list[Parameter]:
+    """Return the options that dataclasses declare as parameters that typer turns into flags.
 
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
+    Their value is None if they are not given.
+
+    Args:
+        declared: The dataclasses.
+        names: Names of the options; all by default.
+    """
+    found = []
+    for cls in declared:
+        hints = get_type_hints(cls)
+        for each in fields(cls):
+            if names and each.name not in names.split():
+                continue
+            about, name, hint = each.metadata, each.name.replace("_", "-"), hints[each.name]
+            switch = hint in (bool, bool | None)
+            flag = typer.Option(
+                f"--{name}/--no-{name}" if switch and each.default is not False else f"--{name}",
+                metavar=None if switch else about["metavar"],
+                help=about["about"],
+                show_default=about["shown"] or False,
+                rich_help_panel=about["heading"],
+            )
+            kind = about["kind"] or hint | None
+            annotation: Any = Annotated[kind, flag]
+            found.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return found
 
 
-class Strategy(StrEnum):
-    """Search strategy."""
+def expand(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that has its parameters which are `flags` one by one; it passes those that are given as one."""
+    hints = get_type_hints(command, include_extras=True)
+    listed: dict[str, list[Parameter]] = {}
+    for name, parameter in signature(command).parameters.items():
+        last = get_args(hints[name])[-1:]
+        listed[name] = last[0] if last and isinstance(last[0], list) else [parameter.replace(annotation=hints[name])]
+    flat = [parameter for parameters in listed.values() for parameter in parameters]
 
-    prior = "prior"
-    bohb = "bohb"
-    random = "random"
-    grid = "grid"
-    evolution = "evolution"
-    tpe = "tpe"
-    gp = "gp"
-    reinforce = "reinforce"
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, parameters in listed.items():
+            if name != parameters[0].name:
+                given = {each.name: values.pop(each.name, None) for each in parameters}
+                values[name] = {key: value for key, value in given.items() if value is not None}
+        command(**values)
 
-
-def check_problem_type(value: str | None) -> str | None:
-    """Refuse an unknown problem type; name the new word for an old one."""
-    if value is None or value in PROBLEM_TYPES:
-        return value
-    if value in RENAMED_PROBLEM_TYPES:
-        raise typer.BadParameter(f"{value!r} has been renamed. Use {RENAMED_PROBLEM_TYPES[value]}.")
-    raise typer.BadParameter(f"{value!r} is not one of {', '.join(PROBLEM_TYPES)}.")
+    run.__signature__ = Signature([each.replace(kind=Parameter.KEYWORD_ONLY) for each in flat])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in flat}
+    return run
 
 
 def check_out(out: Path, flag: str = "--out") -> None:
@@ -62,6 +85,39 @@ def check_out(out: Path, flag: str = "--out") -> None:
 
     if (obstacle := find_obstacle(out)) is not None:
         raise HeadhuntError(f"{flag} must be a new or empty folder; {obstacle}. Use another.")
+
+
+def check_model(folder: Path) -> Path:
+    """Refuse a folder that is no saved model, before anything is loaded that takes seconds."""
+    from headhunt.run.model_info import is_model, not_a_model
+
+    if not is_model(folder):
+        raise not_a_model(folder)
+    return folder
+
+
+def complete_encoder(encoder: str | None) -> str | None:
+    """Return the complete name of an encoder, before any data is read."""
+    from headhunt.engine.encoders import find_encoder
+
+    return find_encoder(encoder) if encoder else encoder
+
+
+def check_file(source: str | None) -> None:
+    """Refuse a file that does not exist. Patterns, URLs and names without a suffix are left to their readers."""
+    from headhunt.storage import exists
+
+    if source and "://" not in source and re.fullmatch(r"[^*?\[#]+\.\w+", source) and not exists(Path(source)):
+        raise HeadhuntError(f"{source} does not exist. Check the path.")
+
+
+def find_trackers(names: list[str] | None) -> list[Any]:
+    """Return the callbacks that log to these trackers; refuse those that are not there before any data is read."""
+    if not names:
+        return []
+    from headhunt.report.callbacks import create_callbacks
+
+    return create_callbacks(names, "log")
 
 
 DataFile = Annotated[
@@ -91,159 +147,17 @@ TaskNames = Annotated[
     list[str] | None,
     typer.Option("--task", metavar="NAME", help="Name of a task, for a model of several tasks; may be repeated."),
 ]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a saved model.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", callback=check_model, help="Folder of a saved model.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a search.")]
 
-Text = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Text column (detected if unambiguous).", rich_help_panel=DATA),
-]
-TextB = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Second text column, for pairs of texts.", rich_help_panel=DATA)
-]
-Label = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Label column (detected if unambiguous).", rich_help_panel=DATA),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column of groups, such as users: rows of a group stay in one split.",
-        rich_help_panel=DATA,
-    ),
-]
-Order = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column of numbers, dates or times: the last rows are the test rows, those before them the "
-        "validation rows of a search.",
-        rich_help_panel=DATA,
-    ),
-]
-ProblemType = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE",
-        callback=check_problem_type,
-        help="single_label_classification, multi_label_classification or regression "
-        "(detected from the labels if not given).",
-        rich_help_panel=DATA,
-    ),
-]
-Test = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="Test rows (a fifth of the data is split off if not given).", rich_help_panel=DATA
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Maximum number of training rows, sampled with the seed.", rich_help_panel=DATA),
-]
-Unlabelled = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Texts without labels (CSV, TSV, JSONL, Parquet, or .txt with one per line). Texts of test rows are "
-        "left out.",
-        rich_help_panel=DATA,
-    ),
-]
-Pretrain = Annotated[
-    bool | None,
-    typer.Option(
-        "--pretrain/--no-pretrain",
-        help="Also try the encoder after further pretraining on masked tokens of the training texts and the "
-        "unlabelled ones.",
-        show_default="if --unlabelled is given",
-        rich_help_panel=TRAINING,
-    ),
-]
 Encoder = Annotated[
     str | None,
     typer.Option(
         metavar="ENCODER",
+        callback=complete_encoder,
         help="Encoder: Hugging Face name or folder.",
         show_default="the one in the spec or space, or all-MiniLM-L6-v2",
         rich_help_panel=TRAINING,
-    ),
-]
-Encoders = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--encoder",
-        metavar="ENCODER",
-        help="Encoder: Hugging Face name or folder. Several, separated by commas or given one by one, are compared; "
-        "auto compares known ones that suit the texts and the hardware.",
-        show_default="the one in the space, or all-MiniLM-L6-v2",
-        rich_help_panel=TRAINING,
-    ),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Maximum number of tokens per text; longer texts are truncated.",
-        show_default="128, or the value in the spec or space",
-        rich_help_panel=TRAINING,
-    ),
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=TRAINING)]
-PrecisionOption = Annotated[
-    Precision,
-    typer.Option(
-        metavar="NAME",
-        help="Floating-point precision: auto, fp32 or bf16. auto uses bf16 where it is faster.",
-        rich_help_panel=TRAINING,
-    ),
-]
-Calibrate = Annotated[
-    bool,
-    typer.Option("--calibrate", help="Calibrate probabilities with temperature scaling.", rich_help_panel=TRAINING),
-]
-Reject = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="Answer only this share of the texts, such as 0.9: predictions with a low probability are rejected.",
-        show_default="answer all",
-        rich_help_panel=TRAINING,
-    ),
-]
-RejectLabel = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CLASS",
-        help="Class of texts that fit no other class. They are rejected; --reject is then 0.9 by default.",
-        rich_help_panel=TRAINING,
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code", help="Allow Python code from the encoder's repository to run.", rich_help_panel=TRAINING
-    ),
-]
-RunTrustRemoteCode = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Allow Python code from the encoder's repository to run."),
-]
-"""For commands on a run, which does not store the permission."""
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE", help="cuda, mps or cpu.", show_default="the fastest available", rich_help_panel=COMPUTE
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Number of worker processes; 0 trains in this process.",
-        show_default="one per core or GPU",
-        rich_help_panel=COMPUTE,
     ),
 ]
 RunWorkers = Annotated[
@@ -255,110 +169,28 @@ RunWorkers = Annotated[
         rich_help_panel=COMPUTE,
     ),
 ]
-Ray = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster, or local.", rich_help_panel=COMPUTE)
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="TRACKER",
+        callback=find_trackers,
+        help="Log to mlflow, wandb or tensorboard too. May be repeated.",
+        rich_help_panel=COMPUTE,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-Time = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Total time limit, such as 90s, 10m, 1h30m or none. Includes loading and the final training.",
-        rich_help_panel=SEARCH,
-    ),
-]
 StepTime = Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit, such as 10m.", show_default="none")]
-Trials = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Maximum number of trials, with the first ones: plain heads and a solved head per encoder.",
-        rich_help_panel=SEARCH,
-    ),
-]
-Target = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SCORE",
-        help="Stop when a trial reaches this score, such as 0.9. For mse give its negative, such as -0.1.",
-        rich_help_panel=SEARCH,
-    ),
-]
-SpaceName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="Search space: default, paper, encoder, or a TOML or JSON file.", rich_help_panel=SEARCH
-    ),
-]
-StrategyOption = Annotated[
-    Strategy,
-    typer.Option(metavar="NAME", help=f"Search strategy: {', '.join(Strategy)}.", rich_help_panel=SEARCH),
-]
-KnownRecipes = Annotated[
-    bool,
-    typer.Option(
-        "--known-recipes/--no-known-recipes",
-        help="Begin with recipes that performed well on other tasks.",
-        rich_help_panel=COMPARISON,
-    ),
-]
-LearnFrom = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--learn-from",
-        metavar="RUN",
-        help="Directory of an earlier search on similar data, whose best candidates are tried early. May be repeated.",
-        rich_help_panel=SEARCH,
-    ),
-]
-RungsOption = Annotated[
-    bool,
-    typer.Option(
-        "--rungs/--no-rungs",
-        help="Compare candidates on less than full training first, and promote the best.",
-        rich_help_panel=COMPARISON,
-    ),
-]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Metric to optimize, by problem type."
-        "\n\nsingle_label_classification: accuracy, macro_f1, weighted_f1, mcc"
-        "\n\nmulti_label_classification: accuracy, macro_f1, weighted_f1, micro_f1"
-        "\n\nregression: mse, pearson, spearman",
-        show_default="accuracy, micro_f1 or spearman",
-        rich_help_panel=SEARCH,
-    ),
-]
-MaxLatency = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Maximum median latency for one text on one CPU thread, such as 20ms.",
-        rich_help_panel=LIMITS,
-    ),
-]
-MaxSize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Maximum size of the model's weights, such as 60MB.",
-        rich_help_panel=LIMITS,
-    ),
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Maximum memory of a worker process, such as 4GB.", rich_help_panel=LIMITS),
-]
-Deliver = Annotated[
-    str,
-    typer.Option(
-        metavar="RULE",
-        help="Model to deliver: best (the winner, or the plain head if that is better on validation rows), ensemble "
-        "(also the mean of several models if that is better, within --max-latency and --max-size), or "
-        "plain-unless-proven (the plain head, unless the test rows prove that the winner is better).",
-        rich_help_panel=SEARCH,
-    ),
-]
+Columns = Annotated[Given, flags(DataOptions, names="text text_b label")]
+TextColumns = Annotated[Given, flags(DataOptions, names="text text_b")]
+TextColumn = Annotated[Given, flags(DataOptions, names="text")]
+Table = Annotated[Given, flags(DataOptions)]
+Searching = Annotated[Given, flags(SearchOptions)]
+Cluster = Annotated[Given, flags(Resources)]
+_TRAINING = [*flags(SearchOptions, names="seed precision device"), *flags(Resources, names="trust_remote_code")]
+Training = Annotated[Given, _TRAINING]
+Pretraining = Annotated[Given, [*flags(SearchOptions, names="max_length"), *_TRAINING]]
+_ENCODER = Parameter("encoder", Parameter.KEYWORD_ONLY, default=None, annotation=Encoder)
+Fitting = Annotated[Given, [_ENCODER, *flags(SearchOptions, names="max_length"), *_TRAINING]]
+Device = Annotated[Given, flags(SearchOptions, names="device")]

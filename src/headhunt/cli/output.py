@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from headhunt.cli.flags import translate
+from headhunt.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,27 +19,32 @@ if TYPE_CHECKING:
     from headhunt.data import Task
     from headhunt.delivery.corpus import Summary
     from headhunt.engine.search import Search
-    from headhunt.evaluation import Evaluation, RejectionScores
-    from headhunt.report.terminal import SearchView
-    from headhunt.run.results import AblationResult
+    from headhunt.evaluation import Evaluation, RejectionScores, Score
+    from headhunt.run.results import AblationResult, SearchResult, TestResult
+    from headhunt.run.state import State
     from headhunt.spec import Space
 
 LEADERBOARD_ROWS = 10
 END_REASONS = {"time": "time limit reached", "trials": "maximum number of trials reached", "target": "target reached"}
+FEW_TEST_ROWS = 30  # with fewer, a score says next to nothing
 LARGEST_CONFUSION_MATRIX = 12  # classes; a larger table does not fit a terminal
 MODEL_NAMES = {
-    "winner": "the winner",
-    "plain": "the plain head",
-    "ensemble": "the ensemble",
-    "student": "the student of the winner, which is delivered",
-    "solved": "the frozen encoder with a solved head",
-    "tfidf": "TF-IDF with a linear model",
+    "winner": "the best candidate",
+    "plain": "the plain head, fine-tuned as usual",
+    "ensemble": "the mean of up to three unlike models (--deliver ensemble)",
+    "solved": "a linear model on the frozen encoder",
+    "words": "a linear model on word counts, without an encoder",
 }
 
 
 def log(message: str) -> None:
     """Print a message on standard error."""
-    print(message, file=sys.stderr)
+    say(message, sys.stderr)
+
+
+def say(message: str, stream: IO[str] | None = None) -> None:
+    """Print a message for people, on standard output by default. Newlines in names are escaped by `visible`."""
+    print(visible(message, keep="\n\t"), file=stream)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -50,7 +55,7 @@ def print_json(data: Mapping[str, Any]) -> None:
 def print_notes(task: Task) -> None:
     """Print what was detected in the data, and warnings about it, on standard error."""
     for line in [*task.notes, *(f"note: {warning}" for warning in task.warnings)]:
-        log(translate(line))
+        log(line)
 
 
 def predict_example(command: object, pair: bool) -> str:
@@ -64,8 +69,8 @@ def print_fit(facts: Mapping[str, Any], out: Path, pair: bool, as_json: bool) ->
         print_json({"out": str(out), **facts})
         return
     for name, score in facts.get("test", {}).get("scores", {}).items():
-        print(f"{name:12} {format_score(score['value'], score['low'], score['high'])}")
-    print(f"saved in {out}: try  {predict_example(f'headhunt predict {out}', pair)}")
+        say(f"{name:12} {format_score(score['value'], score['low'], score['high'])}")
+    say(f"saved in {out}: try  {predict_example(f'headhunt predict {out}', pair)}")
 
 
 def format_score(value: float, low: float, high: float) -> str:
@@ -97,12 +102,14 @@ def print_evaluation(
     if evaluation.classes:
         table = Table("class", "rows", "precision", "recall", "F1")
         for row in evaluation.classes:
-            table.add_row(row.label, str(row.rows), f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}")
+            table.add_row(
+                visible(row.label), str(row.rows), f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}"
+            )
         console.print(table)
     if 0 < len(evaluation.confusion) <= LARGEST_CONFUSION_MATRIX:
-        table = Table("true \\ predicted", *labels)
+        table = Table("true \\ predicted", *map(visible, labels))
         for label, counts in zip(labels, evaluation.confusion, strict=True):
-            table.add_row(label, *(str(count) for count in counts))
+            table.add_row(visible(label), *(str(count) for count in counts))
         console.print(table)
     if rejection:
         console.print("All of these count every text as answered.")
@@ -126,37 +133,35 @@ def print_corpus(summary: Summary, out: str, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
     else:
-        print(f"{summary.labelled:,} of {summary.rows:,} rows labelled in {summary.seconds:,.0f} s, in {out}")
+        say(f"{summary.labelled:,} of {summary.rows:,} rows labelled in {summary.seconds:,.0f} s, in {out}")
         for problem, rows in summary.problems.items():
-            print(f"without a label: {rows:,} rows, {problem}")
+            say(f"without a label: {rows:,} rows, {problem}")
     for path, reason in summary.unreadable.items():
-        log(f"not read: {path}: {reason}")
+        log(f"not read: {visible(path)}: {visible(reason)}")
 
 
-def search_view(run: Path) -> SearchView:
-    """Return the terminal view of a search that is in a run directory."""
-    from headhunt.engine.search import Search
-    from headhunt.report.terminal import SearchView
-
-    return SearchView(Search(run).settings.metric)
-
-
-def print_search(search: Search, as_json: bool) -> None:
-    """Print the state of a search: its best trials, its verdict and its model."""
+def print_search(search: Search, as_json: bool, *, leaderboard: bool = True) -> None:
+    """Print the state of a search: its best trials, its result and its model."""
     if as_json:
         print(json.dumps(search_data(search)))
         return
     console = _console()
-    print_leaderboard(search, console)
+    if leaderboard:
+        print_leaderboard(search, console)
     print_result(search, console)
+    if not leaderboard:
+        console.print(f"{'SEARCH':<9}{_end_words(search.state)}")
     model = search.model_dir
     if model is None:
         console.print("no model yet")
-    else:
-        first = next(iter(search.task.tasks), None)
-        command = f"headhunt predict {model}" + (f" --task {first.name}" if first else "")
-        example = predict_example(command, first.pair if first else search.task.pair)
-        console.print(f"model in {model}: try  {example}", soft_wrap=True)
+        return
+    first = next(iter(search.task.tasks), None)
+    command = f"headhunt predict {model}" + (f" --task {first.name}" if first else "")
+    example = predict_example(command, first.pair if first else search.task.pair)
+    console.print(f"{'NEXT':<9}{example}", soft_wrap=True)
+    if not first:
+        file = f"headhunt predict {model} --input new.csv --out labeled.csv"
+        console.print(f"{'':<9}{file}", soft_wrap=True)
 
 
 def search_data(search: Search) -> dict[str, Any]:
@@ -182,7 +187,6 @@ def print_leaderboard(search: Search, console: Console) -> None:
     from rich.table import Table
 
     from headhunt.evaluation import find_metric
-    from headhunt.report.terminal import count_results
     from headhunt.spec import describe
 
     state, board = search.state, search.leaderboard()
@@ -195,49 +199,98 @@ def print_leaderboard(search: Search, console: Console) -> None:
     console.print(table)
     if len({row.rung for row in board}) > 1:
         console.print("A higher rung means more training; compare scores within a rung.")
-    end = (
-        f"ended: {END_REASONS.get(state.ended, state.ended)}"
-        if state.ended
-        else f"{len(state.running)} running at the last update"
-    )
-    console.print(f"{count_results(state)} in {state.elapsed:.0f} s of search; {end}")
+    console.print(_end_words(state))
+
+
+def _end_words(state: State) -> str:
+    """Return how far a search has come, and why it ended."""
+    from headhunt.report.terminal import count_results
+
+    end = f"{len(state.running)} running at the last update"
+    if state.ended is not None:
+        end = f"ended: {END_REASONS.get(state.ended, state.ended)}"
+    return f"{count_results(state)} in {state.elapsed:.0f} s of search; {end}"
 
 
 def print_result(search: Search, console: Console) -> None:
-    """Print the verdict, the test scores, and the models beside the delivered one."""
+    """Print what the delivered model reaches, whether it is better than the usual head, and what to do next."""
     result = search.result
     if result is None:
         return
-    delivered = result.verdict.delivered
+    for label, text in result_lines(search, result):
+        console.print(f"{label:<9}{visible(text)}", style="bold" if label == "RESULT" else "", soft_wrap=True)
+
+
+def result_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a result, each with its heading."""
+    test, verdict = result.test, result.verdict
+    if test is not None and test.rows < FEW_TEST_ROWS:
+        yield "WARNING", f"{test.rows} test rows say next to nothing about the score"
+    scores = test.scores.get(verdict.delivered) if test is not None else None
+    if test is not None and scores is not None:
+        yield "RESULT", f"{_score_words(scores[result.metric], result.metric)} on {test.rows:,} test rows"
+    else:
+        yield "RESULT", "not tested"
     command = shlex.join(["headhunt", "verdict", str(search.run_dir)])
-    console.print(result.verdict.sentence.replace("headhunt verdict RUN", command), style="bold", soft_wrap=True)
-    for name, scores in (result.test.scores if result.test else {}).items():
-        early = name == "winner" and delivered == "best so far"
-        words = "the best model so far" if early else MODEL_NAMES[name]
-        score = scores[result.metric]
-        others = "".join(
-            f"; {other} {scores[other].value:.4f}"
-            for other in ("micro_f1", "macro_f1")
-            if search.task.problem_type == "multi_label_classification" and other in scores and other != result.metric
-        )
-        console.print(f"test score of {words}: {format_score(score.value, score.low, score.high)}{others}")
-    if result.test and (rejection := result.test.rejection):
-        console.print(_rejection_words(rejection, "test rows"))
-    for task in result.test.tasks if result.test else ():
-        known = {MODEL_NAMES[name].removeprefix("the "): scores[task.metric] for name, scores in task.scores.items()}
-        values = ", ".join(f"{name} {score.value:.4f}" for name, score in known.items())
-        console.print(f"task {task.name}, {task.metric} on {task.rows:,} test rows: {values}", soft_wrap=True)
+    yield "BETTER?", verdict.sentence.replace("headhunt verdict RUN", command)
+    others = {name: each for name, each in (test.scores if test else {}).items() if name != verdict.delivered}
+    for name, each in others.items():
+        yield "", f"{MODEL_NAMES[name]}: {_score_words(each[result.metric], result.metric)}"
+    if test is not None and test.rejection is not None:
+        yield "", _rejection_words(test.rejection, "test rows")
+    for task in test.tasks if test is not None else ():
+        known = ", ".join(f"{MODEL_NAMES[name]} {each[task.metric].value:.4f}" for name, each in task.scores.items())
+        yield "TASK", f"{task.name}, {task.metric} on {task.rows:,} test rows: {known}"
+    yield from _model_lines(search, result)
+    if test is not None and (weakest := _weakest(test, verdict.delivered, search.task.labels)):
+        yield "WEAKEST", weakest
     if result.test_evaluations > 1:
-        console.print(f"the test rows were evaluated {result.test_evaluations} times in this run")
-    if delivered in ("plain", "ensemble") and result.winner_model:
-        winner, name = search.directory.models / result.winner_model, MODEL_NAMES[delivered]
-        console.print(f"{search.directory.model} is {name}; the winner is in {winner}", soft_wrap=True)
-    if result.self_training and (note := result.self_training.note):
-        console.print(f"no student was delivered: {note}")
-    if result.ensemble and delivered != "ensemble":
-        console.print(f"ensemble, as one model: {search.run_dir / result.ensemble}", soft_wrap=True)
-    elif result.ensemble_note:
-        console.print(f"the ensemble is not saved: {result.ensemble_note}")
+        yield "", f"the test rows were evaluated {result.test_evaluations} times in this run"
+
+
+def _model_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, str]]:
+    """Yield what the delivered model is, what it has learned from and what it costs."""
+    from headhunt.spec import describe
+
+    delivered = result.winner or result.plain
+    if result.model is None or delivered is None:
+        return
+    kind = describe(delivered.spec) if result.verdict.delivered != "ensemble" else MODEL_NAMES["ensemble"]
+    yield "MODEL", f"{search.directory.model}  {kind}"
+    facts = []
+    if result.trained_rows is not None:
+        facts.append(f"trained on {result.trained_rows:,} of {search.task.rows['train']:,} rows")
+    cost = next((each.cost for each in result.finalists if each.trial == delivered.trial and each.cost), None)
+    if cost is not None:
+        facts.append(f"{cost.megabytes:.0f} MB, {cost.latency['1'].p50_ms:.1f} ms a text")
+    if facts:
+        yield "", "; ".join(facts)
+    if result.ensemble and result.verdict.delivered != "ensemble":
+        yield "", f"ensemble, as one model: {search.run_dir / result.ensemble}"
+
+
+def _score_words(score: Score, metric: str) -> str:
+    """Return a score with its interval: "96.0 % right (95 % sure: 91.9 to 99.0)"."""
+    from headhunt.evaluation import find_metric
+    from headhunt.evaluation import format_score as in_words
+
+    if not find_metric(metric).proportion:
+        return f"{in_words(metric, score.value)} (95 % sure: {score.low:.3f} to {score.high:.3f})"
+    right = " right" if metric == "accuracy" else ""
+    return f"{in_words(metric, score.value)}{right} (95 % sure: {score.low * 100:.1f} to {score.high * 100:.1f})"
+
+
+def _weakest(test: TestResult, role: str, labels: Sequence[str]) -> str:
+    """Return the two classes that are found least often, if the model has mistakes in a few of several classes."""
+    matrix = test.confusion.get("plain" if role == "plain" else "winner")
+    if not matrix or len(labels) < 3 or len(matrix) != len(labels):
+        return ""
+    found = [
+        (row[at] / sum(row), label, row[at], sum(row))
+        for at, (label, row) in enumerate(zip(labels, matrix, strict=True))
+        if sum(row)
+    ]
+    return "; ".join(f"{label} {right} of {rows} found" for share, label, right, rows in sorted(found)[:2] if share < 1)
 
 
 def print_ablation(ablation: AblationResult, as_json: bool) -> None:
@@ -250,12 +303,12 @@ def print_ablation(ablation: AblationResult, as_json: bool) -> None:
     from headhunt.evaluation import find_metric
 
     metric = find_metric(ablation.metric).name
-    print(f"winner: {metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
-    print("change of the score without this part (95 % interval); below 0: the part helps")
+    say(f"winner: {metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
+    say("change of the score without this part (95 % interval); below 0: the part helps")
     for item in ablation.items:
-        print(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")
+        say(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")
     for name in ablation.failed:
-        print(f"not evaluated: {name}")
+        say(f"not evaluated: {name}")
 
 
 def print_space(space: Space, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,70 +15,66 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from headhunt.cli.output import log, print_corpus
-from headhunt.errors import HeadhuntError
+from headhunt.errors import HeadhuntError, visible
 
 if TYPE_CHECKING:
     from headhunt.evaluation import Prediction
     from headhunt.predictor import Predictor
 
 FIRST_BATCH, LARGEST_BATCH = 8, 1024  # lines of a pipe; the first batches are small, so that output starts at once
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins so
 FILE_SUFFIXES = (".csv", ".jsonl")
 
 Batch = tuple[list[str], list[str] | None]
 
 
 def predict(
-    model: Path,
+    predictor: Predictor,
     texts: list[str] | None,
     source: str | None,
     out: Path | None,
     as_json: bool,
+    columns: Mapping[str, str],
     *,
-    text: str | None = None,
-    text_b: str | None = None,
-    device: str | None = None,
-    task: str | None = None,
+    probabilities: bool = False,
+    escape_formulas: bool = False,
 ) -> None:
     """Predict labels for texts, for a file, or for the lines of standard input.
 
     Args:
-        model: The folder of a saved model.
+        predictor: The model.
         texts: Texts of the command line.
         source: A file, or "-" for standard input.
         out: A .csv or .jsonl file; standard output if None.
         as_json: Write JSON lines.
-        text: The text column of the file.
-        text_b: The second text column of the file.
-        device: The device to predict on.
-        task: Name of the task, for a model of several tasks.
+        columns: The text columns of the file, as for `load_texts`.
+        probabilities: Add a column for the probability of each label to a .csv file.
+        escape_formulas: Write an apostrophe before cells of a .csv file that a spreadsheet would compute.
     """
-    from headhunt.engine import api
-
-    predictor = api.load(model, device=device).for_task(task)
-    with open_writer(out, as_json, predictor.pair, predictor.rejection is not None) as writer:
+    labels = list(predictor.labels) if probabilities else []
+    with open_writer(out, as_json, predictor.pair, predictor.rejection is not None, labels) as writer:
+        writer.escape_formulas = escape_formulas
         if source and source != "-":
-            predict_file(predictor, source, text, text_b, writer)
+            predict_file(predictor, source, columns, writer)
             return
         for first, second in split_pairs(texts, predictor.pair) if texts else read_lines(predictor.pair):
-            columns = {"text": first} if second is None else {"text": first, "text_b": second}
-            writer.write(columns, predictor.predict(first, second))
+            cells = {"text": first} if second is None else {"text": first, "text_b": second}
+            writer.write(cells, predictor.predict(first, second))
 
 
-def predict_file(
-    predictor: Predictor, source: str, text: str | None, text_b: str | None, writer: PredictionWriter
-) -> None:
+def predict_file(predictor: Predictor, source: str, columns: Mapping[str, str], writer: PredictionWriter) -> None:
     """Label a file in windows, so that memory does not grow with the file; keep all its columns."""
     from headhunt.data import load_texts
     from headhunt.predictor import WINDOW
     from headhunt.report.terminal import counting_bar
 
-    rows = load_texts(source, pair=predictor.pair, text=text, text_b=text_b)
+    rows = load_texts(source, pair=predictor.pair, **columns)
     with counting_bar("predicting", len(rows)) as advance:
         for start in range(0, len(rows), WINDOW):
             stop = start + WINDOW
             outputs = predictor.outputs(rows.texts(start, stop), rows.texts_b(start, stop), progress=advance)
-            columns = {name: rows.rows.read(name, start, stop) for name in rows.rows.table.column_names}
-            cells = {name: column.to_pylist() for name, column in columns.items()}
+            read = {name: rows.rows.read(name, start, stop) for name in rows.rows.table.column_names}
+            cells = {name: column.to_pylist() for name, column in read.items()}
             writer.write(cells, map(predictor.prediction, outputs))
 
 
@@ -110,6 +106,8 @@ def is_folder(out: str) -> bool:
         return True
     if path.suffix not in FILE_SUFFIXES:
         raise HeadhuntError(f"--out must end in .csv or .jsonl, or be a folder for a corpus; found {path.name!r}.")
+    if not path.parent.is_dir():  # more likely a typing error than a wish
+        raise HeadhuntError(f"--out must be a file that can be written; the folder {path.parent} does not exist.")
     return False
 
 
@@ -154,19 +152,22 @@ class PredictionWriter:
         stream: The text stream to write to.
         style: "json", "csv", or "plain" for labels without the input.
         rejects: Whether the model rejects texts: add a column that says which.
+        labels: Labels whose probabilities get a column each in CSV.
     """
 
-    def __init__(self, stream: IO[str], style: str, rejects: bool = False) -> None:
+    def __init__(self, stream: IO[str], style: str, rejects: bool = False, labels: Sequence[str] = ()) -> None:
         self.stream, self.style, self.started = stream, style, False
-        self.table = csv.writer(stream)
+        self.escape_formulas = False
+        self.table, self.labels = csv.writer(stream), labels
         self.added = ["label", "probability", *(["probabilities"] if style == "json" else [])]
+        self.added += [f"probability_{label}" for label in labels if style == "csv"]
         self.added += ["rejected"] if rejects else []
 
     def write(self, columns: dict[str, list[Any]], predictions: Iterable[Prediction]) -> None:
         """Write rows. An input column named like an added one becomes `input_NAME`, as in a corpus."""
         names = rename_columns(list(columns), self.added)
         if self.style == "csv" and not self.started:
-            self.table.writerow([*names, *self.added])
+            self._write_cells([*names, *self.added])
         self.started = True
         for *cells, prediction in zip(*columns.values(), predictions, strict=True):
             self._write_row(dict(zip(names, cells, strict=True)), prediction)
@@ -181,14 +182,23 @@ class PredictionWriter:
             return
         name = "|".join(label) if isinstance(label, list) else "" if label is None else label
         if self.style == "csv":
-            rejected = [prediction.rejected] if "rejected" in self.added else []
-            self.table.writerow([*map(format_cell, row.values()), name, probability, *rejected])
+            added = [prediction.probabilities[label] for label in self.labels]
+            added += [prediction.rejected] if "rejected" in self.added else []
+            self._write_cells([*map(format_cell, row.values()), name, probability, *added])
         else:
+            name = visible(name)
             print(name if probability is None else f"{name}\t{probability:.4f}", file=self.stream)
+
+    def _write_cells(self, cells: list[Any]) -> None:
+        if self.escape_formulas:
+            cells = [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell for cell in cells]
+        self.table.writerow(cells)
 
 
 @contextmanager
-def open_writer(out: Path | None, as_json: bool, pair: bool, rejects: bool = False) -> Iterator[PredictionWriter]:
+def open_writer(
+    out: Path | None, as_json: bool, pair: bool, rejects: bool = False, labels: Sequence[str] = ()
+) -> Iterator[PredictionWriter]:
     """Open a writer to a file, which appears only when the block ends without an error, or to standard output.
 
     Args:
@@ -196,6 +206,7 @@ def open_writer(out: Path | None, as_json: bool, pair: bool, rejects: bool = Fal
         as_json: Write JSON lines whatever the suffix.
         pair: Name two text columns in the header of an empty table.
         rejects: Add a column for rejected texts.
+        labels: Labels whose probabilities get a column each in CSV.
 
     Raises:
         HeadhuntError: If the file cannot be written.
@@ -208,13 +219,12 @@ def open_writer(out: Path | None, as_json: bool, pair: bool, rejects: bool = Fal
         stream: IO[str] = sys.stdout
         if out:
             try:
-                out.parent.stat()  # a missing folder is more likely a typing error than a wish
                 file = stack.enter_context(atomic_file(out))
             except OSError as error:
                 message = f"--out must be a file that can be written; {out}: {error.strerror}."
                 raise HeadhuntError(message) from None
             stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = PredictionWriter(stream, style, rejects)
+        writer = PredictionWriter(stream, style, rejects, labels)
         yield writer
         if not writer.started:  # no texts: a table without rows
             writer.write({name: [] for name in (("text", "text_b") if pair else ("text",))}, [])

@@ -14,96 +14,82 @@ from headhunt.cli.output import (
     print_notes,
     print_search,
     print_space,
-    search_view,
 )
 from headhunt.errors import HeadhuntError
+from headhunt.run.settings import SearchOptions, read_config, write_config
 from headhunt.spec import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from headhunt.data import Task
     from headhunt.engine.search import Search
 
-OVERHEAD, OVERHEAD_FRACTION = 10.0, 0.15  # of the time, for starting the program, ending workers and writing the report
+OVERHEAD, OVERHEAD_FRACTION = 2.5, 0.04  # of the time, for starting the program, ending workers and writing the report
 
 
+@opt.expand
 def search(
+    *,
     data: opt.SearchedData = None,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run directory.", show_default="a new one in runs/")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file of options. Those of the command line win.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all options as TOML, and do nothing else.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check data and encoder, print the plan, and train nothing.")
+    ] = False,
     json_: opt.Json = False,
     tasks: opt.Tasks = None,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    label: opt.Label = None,
-    group: opt.Group = None,
-    order: opt.Order = None,
-    problem_type: opt.ProblemType = None,
-    test: opt.Test = None,
-    limit: opt.Limit = None,
-    unlabelled: opt.Unlabelled = None,
-    time: opt.Time = "10m",
-    trials: opt.Trials = None,
-    target: opt.Target = None,
-    space: opt.SpaceName = "default",
-    strategy: opt.StrategyOption = opt.Strategy.prior,
-    known_recipes: opt.KnownRecipes = True,
-    learn_from: opt.LearnFrom = None,
-    rungs: opt.RungsOption = True,
-    metric: opt.Metric = None,
-    max_latency: opt.MaxLatency = None,
-    max_size: opt.MaxSize = None,
-    max_memory: opt.MaxMemory = None,
-    deliver: opt.Deliver = "best",
-    encoder: opt.Encoders = None,
-    max_length: opt.MaxLength = None,
-    pretrain: opt.Pretrain = None,
-    seed: opt.Seed = 0,
-    precision: opt.PrecisionOption = opt.Precision.auto,
-    calibrate: opt.Calibrate = False,
-    reject: opt.Reject = None,
-    reject_label: opt.RejectLabel = None,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    workers: opt.Workers = None,
-    ray: opt.Ray = None,
-    device: opt.Device = None,
+    table: opt.Table,
+    options: opt.Searching,
+    cluster: opt.Cluster,
+    log: opt.Log = None,
 ) -> None:
     """Search for the best head and training recipe, and save the best model.
 
     Press Ctrl-C once to end the search within a minute, with the best model so far; twice to stop at once.
     """
     started = clock()
+    given = {**(read_config(config) if config else {}), **table, **options}
+    options = {name: value for name, value in given.items() if name in SearchOptions.__dataclass_fields__}
+    table = {name: value for name, value in given.items() if name not in options}
+    chosen = SearchOptions(**options)
+    if print_config:
+        print(write_config(given))
+        return
+    if chosen.encoder is not None:
+        from headhunt.engine.encoders import find_encoders
+
+        names = find_encoders(chosen.encoder)  # a wrong path is refused at once
+        options["encoder"] = names[0] if len(names) == 1 else names
     from headhunt.engine.preloading import preload_workers
 
-    preload_workers(workers, device, ray)  # before anything else is loaded: it takes longest
+    ray = cluster.get("ray")
+    preload_workers(chosen.workers, chosen.device, ray)  # before anything else is loaded: it takes longest
     from headhunt.engine import search as engine
-    from headhunt.engine.options import choose_metric, parse_duration
     from headhunt.engine.workers import rows_within
-    from headhunt.report.terminal import SearchView
+    from headhunt.report.terminal import search_view
 
     if out is not None:
         opt.check_out(out)
-    check_quantities(time, max_latency, max_size, max_memory)
-    columns: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "problem_type": problem_type}
-    columns |= {"group": group, "order": order, "test": test}
-    columns |= {"max_rows": rows_within(parse_duration(time), limit, device, ray)} if tasks is None else {}
-    task = load_data(data, tasks, limit, seed, columns)
+    rows = rows_within(chosen.time, table.get("limit"), chosen.device, ray)
+    task = load_data(data, tasks, rows, chosen.seed, table)
     print_notes(task)
-    limits: dict[str, Any] = {"time": time, "started": started - overhead(time), "trials": trials, "target": target}
-    limits |= {"max_latency": max_latency, "max_size": max_size, "max_memory": max_memory}
-    choices: dict[str, Any] = {"space": space, "strategy": strategy.value, "metric": metric, "deliver": deliver}
-    choices |= {"known_recipes": known_recipes, "learn_from": learn_from or (), "rungs": rungs}
-    encoders = encoder[0] if encoder and len(encoder) == 1 else encoder
-    training: dict[str, Any] = {"encoder": encoders, "max_length": max_length, "seed": seed}
-    training |= {"unlabelled": unlabelled, "pretrain": pretrain}
-    training |= {"precision": precision.value, "calibrate": calibrate, "trust_remote_code": trust_remote_code}
-    training |= {"reject": reject, "reject_label": reject_label}
-    compute: dict[str, Any] = {"workers": workers, "ray": ray, "device": device}
-    view = SearchView(choose_metric(task, metric))
-    end_search(engine.search(task, out=out, **limits, **choices, **training, **compute, view=view), json_)
+    if dry_run:
+        print(engine.plan(task, **options, **cluster).sentence)
+        return
+    limit: dict[str, Any] = {"started": started - overhead(chosen.time)}
+    callbacks = [search_view(), *(log or ())]
+    end_search(engine.search(task, out=out, callbacks=callbacks, **limit, **options, **cluster), json_)
 
 
+@opt.expand
 def resume(
+    *,
     run: opt.RunFolder,
     time: Annotated[
         str | None,
@@ -114,52 +100,55 @@ def resume(
     trials: Annotated[
         int | None, typer.Option(metavar="N", help="Maximum number of trials, earlier ones included.")
     ] = None,
-    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
     workers: opt.RunWorkers = None,
-    ray: opt.Ray = None,
+    cluster: opt.Cluster,
+    log: opt.Log = None,
 ) -> None:
     """Resume a search that was stopped, or continue one that has ended.
 
     Give --ray and --trust-remote-code again: they are not stored in the run.
     """
     from headhunt.engine import search as engine
+    from headhunt.report.terminal import search_view
 
-    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
-    view = search_view(run)
-    end_search(engine.resume(run, time=time, trials=trials, view=view, **compute), json_)
+    callbacks = [search_view(), *(log or ())]
+    end_search(engine.resume(run, time=time, trials=trials, callbacks=callbacks, workers=workers, **cluster), json_)
 
 
+@opt.expand
 def verdict(
+    *,
     run: opt.RunFolder,
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Training runs of the winner and of the plain head.")
     ] = 3,
     time: opt.StepTime = None,
-    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
     workers: opt.RunWorkers = None,
-    ray: opt.Ray = None,
+    cluster: opt.Cluster,
 ) -> None:
     """Compare the winner of a search with the plain head again, each trained with several seeds.
 
     Give --ray and --trust-remote-code again: they are not stored in the run.
     """
     from headhunt.engine import search as engine
+    from headhunt.report.terminal import search_view
 
-    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
-    view = search_view(run)
-    end_search(engine.verdict(run, seeds=seeds, time=time, view=view, **compute), json_)
+    end_search(
+        engine.verdict(run, seeds=seeds, time=time, callbacks=[search_view()], workers=workers, **cluster), json_
+    )
 
 
+@opt.expand
 def ablate(
+    *,
     run: opt.RunFolder,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Training runs of each variant.")] = 1,
     time: opt.StepTime = None,
-    trust_remote_code: opt.RunTrustRemoteCode = False,
     json_: opt.Json = False,
     workers: opt.RunWorkers = None,
-    ray: opt.Ray = None,
+    cluster: opt.Cluster,
 ) -> None:
     """Measure how much each part of the winner contributes to its score.
 
@@ -168,10 +157,11 @@ def ablate(
     Give --ray and --trust-remote-code again: they are not stored in the run.
     """
     from headhunt.engine import search as engine
+    from headhunt.report.terminal import search_view
 
-    compute: dict[str, Any] = {"workers": workers, "ray": ray, "trust_remote_code": trust_remote_code}
-    view = search_view(run)
-    print_ablation(engine.ablate(run, seeds=seeds, time=time, view=view, **compute), json_)
+    print_ablation(
+        engine.ablate(run, seeds=seeds, time=time, callbacks=[search_view()], workers=workers, **cluster), json_
+    )
     if not json_:
         report(run)
 
@@ -181,6 +171,26 @@ def report(run: opt.RunFolder) -> None:
     from headhunt.report import write
 
     print(f"report in {write(run)}")
+
+
+def watch(
+    run: opt.RunFolder,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", show_default="a free one", help="Port.")] = 0,
+) -> None:
+    """Show the report of a search as a live page on this machine, until Ctrl-C.
+
+    Open the address that is printed. The page follows the search, and only those who know the address can read it.
+    """
+    from headhunt.report.watch import watch as serve
+
+    serve(run, port=port, notify=lambda address: print(address, flush=True))
+
+
+def export_study(run: opt.RunFolder) -> None:
+    """Write the trials as RUN/optuna.journal, a study of Optuna, for optuna-dashboard and Optuna's plots."""
+    from headhunt.report.optuna_study import export_study as export
+
+    print(f"study in {(path := export(run))}: try  optuna-dashboard {path}")
 
 
 def status(run: opt.RunFolder, json_: opt.Json = False) -> None:
@@ -213,7 +223,7 @@ def space(
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
 
 
-def load_data(data: str | None, tasks: str | None, limit: int | None, seed: int, columns: dict[str, Any]) -> Task:
+def load_data(data: str | None, tasks: str | None, max_rows: int | None, seed: int, table: dict[str, Any]) -> Task:
     """Load one task or several.
 
     Raises:
@@ -225,31 +235,17 @@ def load_data(data: str | None, tasks: str | None, limit: int | None, seed: int,
         found = "neither" if data is None else "both"
         raise HeadhuntError(f"Give DATA for one task or --tasks for several; found {found}.")
     if tasks is None:
-        return Task.load(data, limit=limit, seed=seed, **columns)
-    given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
-    if given:
-        raise HeadhuntError(f"{', '.join(given)} cannot be given with --tasks; write them in the tables of the file.")
+        return Task.load(data, max_rows=max_rows, seed=seed, **table)
+    limit = table.pop("limit", None)
+    if table:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in table)
+        raise HeadhuntError(f"{given} cannot be given with --tasks; write them in the tables of the file.")
     return load_tasks(tasks, limit=limit, seed=seed)
 
 
-def overhead(time: str | None) -> float:
+def overhead(seconds: float | None) -> float:
     """Return the seconds of a time limit that the program needs beside the search itself."""
-    from headhunt.engine.options import parse_duration
-
-    seconds = parse_duration(time)
     return 0.0 if seconds is None else min(OVERHEAD, OVERHEAD_FRACTION * seconds)
-
-
-def check_quantities(
-    time: str | None, max_latency: str | None, max_size: str | None, max_memory: str | None = None
-) -> None:
-    """Refuse a wrong duration or size before the data is read."""
-    from headhunt.engine.options import MEGABYTES, MILLISECONDS, parse_duration, parse_quantity
-
-    parse_duration(time)
-    parse_quantity(max_latency, MILLISECONDS, "max_latency", "20ms")
-    parse_quantity(max_size, MEGABYTES, "max_size", "60MB")
-    parse_quantity(max_memory, MEGABYTES, "max_memory", "4GB")
 
 
 def end_search(search: Search, as_json: bool) -> None:
@@ -258,7 +254,7 @@ def end_search(search: Search, as_json: bool) -> None:
     Raises:
         HeadhuntError: If there is no model.
     """
-    print_search(search, as_json)
+    print_search(search, as_json, leaderboard=search.result is None)
     if not as_json:
         report(search.run_dir)
     if search.model_dir is None:

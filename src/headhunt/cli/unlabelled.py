@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,27 +19,22 @@ TextsFile = Annotated[
 Epochs = Annotated[float, typer.Option(metavar="N", help="Passes over the texts.")]
 
 
+@opt.expand
 def pretrain(
-    encoder: Annotated[str, typer.Argument(metavar="ENCODER", help="Hugging Face name or folder.")],
+    *,
+    encoder: Annotated[
+        str, typer.Argument(metavar="ENCODER", callback=opt.complete_encoder, help="Hugging Face name or folder.")
+    ],
     texts: TextsFile,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the new encoder.")],
-    text: opt.Text = None,
+    columns: opt.TextColumn,
     epochs: Epochs = 3.0,
     time: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="Time limit, such as 10m: fewer epochs then.", show_default="none"),
     ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Maximum number of tokens per text; longer texts are truncated.", show_default="128"
-        ),
-    ] = None,
-    seed: opt.Seed = 0,
-    precision: opt.PrecisionOption = opt.Precision.auto,
-    trust_remote_code: opt.TrustRemoteCode = False,
     json_: opt.Json = False,
-    device: opt.Device = None,
+    training: opt.Pretraining,
 ) -> None:
     """Train an encoder further on texts without labels, by masked tokens, and save it as a new encoder.
 
@@ -49,10 +44,17 @@ def pretrain(
     from headhunt.engine import api
     from headhunt.report.terminal import training_bar
 
-    options: dict[str, Any] = {"text": text, "epochs": epochs, "time": time, "max_length": max_length, "seed": seed}
-    options |= {"precision": precision.value, "trust_remote_code": trust_remote_code, "device": device}
     with training_bar("training") as show:
-        done = api.pretrain(encoder, texts, out=out, on_report=show, **options)
+        done = api.pretrain(
+            encoder,
+            texts,
+            out=out,
+            epochs=epochs,
+            time=time,
+            on_report=show,
+            **columns,
+            **training,
+        )
     if json_:
         from headhunt.run.schema import dump
 
@@ -64,33 +66,35 @@ def pretrain(
     print(f"saved in {out}: try  headhunt search DATA --encoder {encoder},{out}")
 
 
+@opt.expand
 def distil(
+    *,
     model: opt.Model,
     texts: TextsFile,
     encoder: Annotated[
-        str, typer.Option(metavar="ENCODER", help="Encoder of the student: Hugging Face name or folder.")
+        str,
+        typer.Option(
+            metavar="ENCODER",
+            callback=opt.complete_encoder,
+            help="Encoder of the student: Hugging Face name or folder.",
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to save the student in.")],
     test: Annotated[str | None, typer.Option(metavar="FILE", help="Labelled rows to score both models on.")] = None,
-    text: opt.Text = None,
-    text_b: opt.TextB = None,
-    label: opt.Label = None,
+    columns: opt.Columns,
     epochs: Epochs = 3.0,
-    seed: opt.Seed = 0,
-    precision: opt.PrecisionOption = opt.Precision.auto,
-    trust_remote_code: opt.TrustRemoteCode = False,
     json_: opt.Json = False,
-    device: opt.Device = None,
+    training: opt.Training,
 ) -> None:
     """Train a student with a smaller encoder to predict what a saved model predicts, and measure both."""
     opt.check_out(out)
     from headhunt.engine.distillation import distil as run
     from headhunt.report.terminal import training_bar
 
-    options: dict[str, Any] = {"text": text, "text_b": text_b, "label": label, "epochs": epochs, "seed": seed}
-    options |= {"precision": precision.value, "trust_remote_code": trust_remote_code, "device": device}
     with training_bar("training") as show:
-        done = run(model, texts, encoder=encoder, out=out, test=test, on_report=show, **options)
+        done = run(
+            model, texts, encoder=encoder, out=out, test=test, epochs=epochs, on_report=show, **columns, **training
+        )
     if json_:
         print_json({"out": str(out), **done.to_dict()})
         return

@@ -1,5 +1,6 @@
 """Labelled texts: read from any source, checked, split and memory-mapped."""
 
+from headhunt.data import datasets
 from headhunt.data.columns import Columns
 from headhunt.data.labels import ProblemType
 from headhunt.data.loading import load_labelled, load_texts
@@ -15,6 +16,7 @@ __all__ = [
     "SubTask",
     "Task",
     "Unlabelled",
+    "datasets",
     "join_tasks",
     "load_labelled",
     "load_tasks",

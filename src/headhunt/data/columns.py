@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,9 @@ _NOT_CONTENT = re.compile(
 )
 _SAMPLE = 1000  # rows that are examined
 MAX_TEXT = 1 << 20  # bytes; a longer text is an open quote or a file in a cell
+FAULTS = ("", "no text", "more than 1 MB of text", "not UTF-8", "not text", "not readable", "the model fails on it")
+"""Descriptions of the reasons why a row cannot be used, by code; 0 means that it can."""
+NONE, EMPTY, LONG, CODING, OTHER, BROKEN, FAILING = range(len(FAULTS))
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,7 @@ def find_columns(
     rows: Rows,
     problems: Problems,
     *,
-    text: str | None = None,
-    text_b: str | None = None,
-    label: str | None = None,
-    group: str | None = None,
-    order: str | None = None,
+    given: Mapping[str, str | None],
     pair: bool | None = None,
     labelled: bool = True,
 ) -> Columns | None:
@@ -68,11 +68,8 @@ def find_columns(
     Args:
         rows: The table.
         problems: Receives everything that is wrong.
-        text: Name of the text column, if given.
-        text_b: Name of the column of second texts, if given.
-        label: Name of the label column, if given.
-        group: Name of the group column, if given. It is not detected as text or label.
-        order: Name of the order column, if given. It is not detected as text or label.
+        given: Names of columns by role: text, text_b, label, group and order. A group or an order is not detected as
+            text or label.
         pair: True if two texts are required, False if one is; None infers it from the columns.
         labelled: True if there must be labels.
 
@@ -81,20 +78,21 @@ def find_columns(
     """
     finder = _Finder(rows, problems)
     before = len(problems.lines)
-    for role, name in (("text", text), ("text_b", text_b), ("label", label), ("group", group), ("order", order)):
+    for role, name in given.items():
         if name is not None:
             finder.check_given(role, name)
-    given = [name for name in (text, text_b, label) if name is not None]
-    for name in sorted({name for name in given if given.count(name) > 1}):
+    text, text_b, label, group, order = map(given.get, ("text", "text_b", "label", "group", "order"))
+    content = [name for name in (text, text_b, label) if name is not None]
+    for name in sorted({name for name in content if content.count(name) > 1}):
         problems.add(rows.where, f"column {quote(name)} is given twice", "Give different columns for text and label")
     if label is not None and label in (group, order):
         role = "group" if label == group else "order"
         what = f"column {quote(label)} is given as label and as {role}"
-        problems.add(rows.where, what, f"Set {_argument(role, 'NAME')} to another column")
-    named = [*given, *(name for name in (group, order) if name is not None)]
+        problems.add(rows.where, what, f"Set {role} to another column")
+    named = [*content, *(name for name in (group, order) if name is not None)]
     if len(problems.lines) > before or finder.report_missing_header(named):
         return None
-    finder.reserve({name for name in (group, order) if name is not None and name not in given})
+    finder.reserve({name for name in (group, order) if name is not None and name not in content})
     if labelled and label is None:
         label = finder.find_label(taken={text, text_b})
     if text is None:
@@ -115,11 +113,6 @@ def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
             remedy = f"Name its columns as those of the training rows; found {quote_some(rows.table.column_names)}"
             problems.add(rows.where, f"there is no column {quote(name)} with values", remedy)
     return len(problems.lines) == before
-
-
-def _argument(role: str, name: str) -> str:
-    """Format an argument as a user would write it: ``label="stars"``."""
-    return f'{role}="{name}"'
 
 
 class _Finder:
@@ -144,37 +137,33 @@ class _Finder:
             return
         where = self.rows.where
         if name in self.rows.table.column_names:
-            remedy = f"Set {_argument(role, 'NAME')} to another column"
+            remedy = f"Set {role} to another column"
             self.problems.add(where, f"column {quote(name)} holds no values", remedy)
             return
         close = difflib.get_close_matches(name.lower(), self.lower, n=1, cutoff=0.5)
         suggestion = f"Did you mean {quote(self.lower[close[0]])}? " if close else ""
-        remedy = f"{suggestion}Set {_argument(role, 'NAME')} to one of the columns {quote_some(self.names)}"
+        remedy = f"{suggestion}Set {role} to one of the columns {quote_some(self.names)}"
         self.problems.add(where, f"there is no column {quote(name)}", remedy)
 
     def report_missing_header(self, given: list[str]) -> bool:
         known = set((_TEXT + " text " + _LABEL_FIRST + " " + _LABEL + " " + _PAIRS.replace("|", " ")).split())
-        if given or known & set(self.lower) or not self.names:
+        if given or known & set(self.lower) or not any(map(_is_like_cell, self.names)):
             return False
-        if any(_is_like_cell(name) for name in self.names):
-            what = f"the first row contains data, not column names ({quote_some(self.names, 4)})"
-            self.problems.add(self.rows.where, what, "Put a header line such as text,label before it")
-            return True
-        return False
+        what = f"the first row contains data, not column names ({quote_some(self.names, 4)})"
+        self.problems.add(self.rows.where, what, "Put a header line such as text,label before it")
+        return True
 
     def find_label(self, taken: set[str | None]) -> str | None:
-        preferred = [self.lower[name] for name in _LABEL_FIRST.split() if name in self.lower]
-        preferred = [name for name in preferred if name not in taken]
-        if preferred:
-            return preferred[0]
-        known = [self.lower[name] for name in _LABEL.split() if name in self.lower and self.lower[name] not in taken]
-        candidates = known or [name for name in self.names if name not in taken and self._is_like_labels(name)]
+        free = {low: name for low, name in self.lower.items() if name not in taken}
+        possible = [name for name in self.names if name not in taken]
+        preferred = [free[name] for name in _LABEL_FIRST.split() if name in free]
+        known = [free[name] for name in _LABEL.split() if name in free]
+        candidates = preferred[:1] or known or list(filter(self._is_like_labels, possible))
         if len(candidates) == 1:
             return candidates[0]
-        possible = [name for name in self.names if name not in taken]
         numbers = [name for name in possible if self._is_number(name) and not _NOT_CONTENT.search(name.lower())]
-        example = numbers[0] if len(numbers) == 1 and not candidates else "NAME"
-        self._report(candidates, "label", possible, f"Set {_argument('label', example)}")
+        example = quote(numbers[0]) if len(numbers) == 1 and not candidates else "one of the columns"
+        self._report(candidates, "label", possible, f"Set label to {example}")
         return None
 
     def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str | None, str | None]:
@@ -184,7 +173,7 @@ class _Finder:
                 if first in free and second in free and self._is_string(free[first]) and self._is_string(free[second]):
                     return free[first], free[second]
         if pair and text_b is None:
-            remedy = f"Set {_argument('text', 'NAME')} {_argument('text_b', 'NAME')} to two of {quote_some(self.names)}"
+            remedy = f"Set text and text_b to two of {quote_some(self.names)}"
             self.problems.add(self.rows.where, "two texts per row are needed, and their columns are ambiguous", remedy)
             return None, None
         if "text" in free:
@@ -196,12 +185,12 @@ class _Finder:
             candidates = [name for name in strings if not _NOT_CONTENT.search(name.lower())]
         if len(candidates) == 1:
             return candidates[0], text_b
-        remedy = f"Set {_argument('text', 'NAME')}"
+        remedy = "Set text to one of the columns"
         if len(candidates) == 2:
             first, second = candidates
-            remedy = f"Set {_argument('text', first)} or {_argument('text', second)}"
+            remedy = f"Set text to {quote(first)} or {quote(second)}"
             if text_b is None and pair is None:
-                remedy += f", or {_argument('text', first)} {_argument('text_b', second)} for pairs of texts"
+                remedy += f", or text to {quote(first)} and text_b to {quote(second)} for pairs of texts"
         self._report(candidates, "text", strings, remedy)
         return None, text_b
 
@@ -209,7 +198,7 @@ class _Finder:
         for first, second in (names.split() for names in _PAIRS.split("|")):
             if first == text.lower() and self.lower.get(second) not in (None, label):
                 return self.lower[second]
-        remedy = f"Set {_argument('text_b', 'NAME')} to one of {quote_some(self.names)}"
+        remedy = f"Set text_b to one of {quote_some(self.names)}"
         self.problems.add(self.rows.where, "a second text per row is needed, and its column is ambiguous", remedy)
         return None
 
@@ -279,7 +268,7 @@ def check_texts(rows: Rows, name: str, problems: Problems) -> None:
     if name in rows.mixed:
         problems.add(where, f"text column {quote(name)} mixes {rows.mixed[name]}", "Give text in every row")
         return
-    remedy = f"Set {_argument('text', 'NAME')} to the text column"
+    remedy = "Set text to the text column"
     if not is_string(kind):
         values = "nested objects or lists" if pa.types.is_nested(kind) else f"{kind} values"
         problems.add(where, f"text column {quote(name)} holds {values}, not text", remedy)
@@ -287,24 +276,52 @@ def check_texts(rows: Rows, name: str, problems: Problems) -> None:
     if _is_numeric(rows, name):
         problems.add(where, f"text column {quote(name)} holds only numbers", remedy)
         return
-    blank: list[np.ndarray] = []
-    long: list[np.ndarray] = []
+    codes = np.zeros(len(rows), np.int8)
     for start, texts in rows.walk(name):
+        find_faults(texts, codes[start : start + len(texts)])
+    for code, what, remedy in (
+        (EMPTY, f"without text in {quote(name)}", "Fill them in or remove the rows"),
+        (LONG, f"with more than 1 MB of text in {quote(name)}", "Shorten them, or close an open quote"),
+        (CODING, f"with text in {quote(name)} that is not UTF-8", "Write the file again with its texts as UTF-8"),
+    ):
+        problems.add_rows(where, what, rows.number(np.flatnonzero(codes == code)), remedy)
+
+
+def find_faults(column: pa.ChunkedArray | pa.Array, codes: np.ndarray) -> pa.Array:
+    """Find the rows of a column whose texts cannot be used.
+
+    Args:
+        column: The texts.
+        codes: The fault of each row (see `FAULTS`); updated in place for rows without a fault so far.
+
+    Returns:
+        The texts as one array; null where they are not UTF-8.
+    """
+    texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary_decode()
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = _drop_invalid(texts, codes)
+    if not pa.types.is_large_string(texts.type):
+        texts = texts.cast(pa.string())
+    lengths = pc.binary_length(texts).fill_null(0)
+    empty = pc.or_(pc.equal(lengths, 0), pc.utf8_is_space(texts).fill_null(True))
+    for code, faulty in ((EMPTY, empty), (LONG, pc.greater(lengths, MAX_TEXT))):
+        codes[(codes == NONE) & faulty.to_numpy(zero_copy_only=False)] = code
+    return texts
+
+
+def _drop_invalid(texts: pa.Array, codes: np.ndarray) -> pa.Array:
+    kept: list[str | None] = []
+    for at, raw in enumerate(texts.cast(pa.large_binary() if texts.type == pa.large_string() else pa.binary())):
         try:
-            texts.validate(full=True)
-        except pa.ArrowInvalid:
-            what = f"text column {quote(name)} is not UTF-8 (after row {start + 1:,})"
-            problems.add(where, what, "Write the file again with its texts as UTF-8")
-            return
-        lengths = pc.binary_length(texts)
-        empty = pc.or_(pc.equal(lengths, 0), pc.utf8_is_space(texts)).fill_null(True)
-        blank.append(start + np.flatnonzero(empty.to_numpy(zero_copy_only=False)))
-        too_long = pc.greater(lengths, MAX_TEXT).fill_null(False)
-        long.append(start + np.flatnonzero(too_long.to_numpy(zero_copy_only=False)))
-    remedy = "Fill them in or remove the rows"
-    problems.add_rows(where, f"without text in {quote(name)}", rows.number(np.concatenate(blank)), remedy)
-    what = f"with more than 1 MB of text in {quote(name)}"
-    problems.add_rows(where, what, rows.number(np.concatenate(long)), "Shorten them, or close an open quote")
+            kept.append(None if not raw.is_valid else raw.as_py().decode())
+        except UnicodeDecodeError:
+            kept.append(None)
+            codes[at] = CODING
+    return pa.array(kept, texts.type)
 
 
 def _is_numeric(rows: Rows, name: str) -> bool:

@@ -12,6 +12,7 @@ from headhunt.data.columns import is_string
 from headhunt.data.duplicates import unite
 from headhunt.data.problems import Problems, count, quote, quote_some
 from headhunt.data.sources import Rows
+from headhunt.data.tables import encode
 
 _MIN_GROUPS = 5  # for the test split and the folds of a search; fewer leave splits of very uneven size
 _MAX_JOINED_SHARE = 0.2  # share of the rows that texts in common may join into one group
@@ -55,10 +56,10 @@ def number_groups(splits: dict[str, Rows], name: str, problems: Problems) -> dic
             columns[split] = _as_text(column)
         except pa.ArrowException:
             what = f"group column {quote(name)} holds {column.type} values"
-            problems.add(rows.where, what, 'Set group="NAME" to a column of text or numbers')
+            problems.add(rows.where, what, "Set group to a column of text or numbers")
             return {}
     values = pa.chunked_array([chunk for column in columns.values() for chunk in column.chunks], pa.string())
-    numbers = _encode(values).indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    _, numbers = encode(values)
     bounds = np.cumsum([len(column) for column in columns.values()])[:-1]
     numbered = dict(zip(columns, np.split(numbers, bounds), strict=True))
     train = numbered["train"]
@@ -72,11 +73,6 @@ def number_groups(splits: dict[str, Rows], name: str, problems: Problems) -> dic
 def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column of categories; other columns as they are."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _encode(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Return the distinct values of a column and the position of each row's value among them."""
-    return pa.concat_arrays(column.dictionary_encode().unify_dictionaries().chunks)
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -173,14 +169,14 @@ def rank_rows(rows: Rows, name: str, problems: Problems) -> RowOrder | None:
     )
     if len(missing):
         return None
-    encoded = _encode(column)
-    values = _parse_order(encoded.dictionary)
+    distinct, codes = encode(column)
+    values = _parse_order(distinct)
     if values is None:
-        _report_unordered(rows, name, encoded, problems)
+        _report_unordered(rows, name, distinct, codes, problems)
         return None
     _, first, places = np.unique(values, return_index=True, return_inverse=True)
-    names = [str(encoded.dictionary[at].as_py()) for at in first.tolist()]
-    return RowOrder(places.reshape(-1)[encoded.indices.to_numpy()].astype(np.int64), names)
+    names = [str(distinct[at].as_py()) for at in first.tolist()]
+    return RowOrder(places.reshape(-1)[codes].astype(np.int64), names)
 
 
 def _has_order(kind: pa.DataType) -> bool:
@@ -208,12 +204,12 @@ def _parse_order(values: pa.Array) -> np.ndarray | None:
     return None
 
 
-def _report_unordered(rows: Rows, name: str, encoded: pa.DictionaryArray, problems: Problems) -> None:
-    kinds = np.array([_name_kind(value) for value in encoded.dictionary.to_pylist()])
+def _report_unordered(rows: Rows, name: str, distinct: pa.Array, codes: np.ndarray, problems: Problems) -> None:
+    kinds = np.array([_name_kind(value) for value in distinct.to_pylist()])
     other = np.flatnonzero(kinds == "")
     if len(other):
-        positions = np.flatnonzero(np.isin(encoded.indices.to_numpy(), other))
-        examples = quote_some([encoded.dictionary[at].as_py() for at in other[:3].tolist()])
+        positions = np.flatnonzero(np.isin(codes, other))
+        examples = quote_some([distinct[at].as_py() for at in other[:3].tolist()])
         what = f"with a value in {quote(name)} that is neither a number nor an ISO date, such as {examples}"
         problems.add_rows(rows.where, what, rows.number(positions), _NEEDED)
         return

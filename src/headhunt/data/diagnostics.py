@@ -1,12 +1,11 @@
-"""Warn about unusual training data and summarize a task in figures."""
+"""Warn about unusual training data."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from headhunt.data.labels import ProblemType
-from headhunt.data.problems import count, list_rows, quote
+from headhunt.data.problems import Problems, count, list_rows, quote
 from headhunt.data.splitting import Split
 
 _MAX_IMBALANCE = 10  # rows of the largest class per row of the smallest
@@ -16,7 +15,12 @@ _DEFAULT_MAX_LENGTH = 128
 
 
 def find_warnings(
-    splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str], *, duplicates_together: bool = True
+    splits: dict[str, Split],
+    problem_type: ProblemType,
+    labels: Sequence[str],
+    *,
+    divided: bool = True,
+    duplicates_together: bool = True,
 ) -> list[str]:
     """Return warnings about duplicates, contradictions, leaks, class imbalance and long texts.
 
@@ -24,15 +28,16 @@ def find_warnings(
         splits: The splits as they were given.
         problem_type: The problem type.
         labels: The class names.
+        divided: False if test rows will be set aside, or rows left out: the rows are not the training rows then.
         duplicates_together: True if rows with nearly the same text will be kept in one split.
     """
-    train = splits["train"]
+    train, rows = splits["train"], "training rows" if divided else "rows"
     return [
-        *_warn_of_duplicates(train, duplicates_together),
-        *_warn_of_contradictions(train, problem_type),
+        *_warn_of_duplicates(train, rows, duplicates_together),
+        *_warn_of_contradictions(train, rows, problem_type),
         *_warn_of_leaks(splits),
-        *_warn_of_classes(train, problem_type, labels),
-        *_warn_of_long_texts(train),
+        *_warn_of_classes(train, rows, problem_type, labels),
+        *_warn_of_long_texts(train, rows),
     ]
 
 
@@ -45,7 +50,7 @@ def _list_positions(split: Split, positions: np.ndarray) -> str:
     return list_rows(split.rows.number(positions).tolist())
 
 
-def _warn_of_duplicates(split: Split, together: bool) -> list[str]:
+def _warn_of_duplicates(split: Split, rows: str, together: bool) -> list[str]:
     same, near = _count_repeats(split.keys), _count_repeats(split.near)
     if not near:
         return []
@@ -58,10 +63,10 @@ def _warn_of_duplicates(split: Split, together: bool) -> list[str]:
         clauses.append(f"{count(near - same, 'is', 'are')} nearly the same as another")
     example = _list_positions(split, largest[:3])
     kept = "; such rows are kept in one split" if together else ""
-    return [f"training rows: {' and '.join(clauses)} (such as {example}){kept}"]
+    return [f"of {len(split):,} {rows}, {' and '.join(clauses)} (such as {example}){kept}"]
 
 
-def _warn_of_contradictions(split: Split, problem_type: ProblemType) -> list[str]:
+def _warn_of_contradictions(split: Split, rows: str, problem_type: ProblemType) -> list[str]:
     if problem_type == "regression":
         return []
     targets = (
@@ -77,7 +82,7 @@ def _warn_of_contradictions(split: Split, problem_type: ProblemType) -> list[str
     texts = len(np.unique(keys[clash]))
     example = _list_positions(split, np.sort(order[clash[0] - 1 : clash[0] + 1]))
     verb = "has" if texts == 1 else "have"
-    return [f"{count(texts, 'text')} {verb} more than one label in the training rows (such as {example})"]
+    return [f"{count(texts, 'text')} {verb} more than one label in the {rows} (such as {example})"]
 
 
 def count_leaks(splits: dict[str, Split]) -> dict[str, dict[str, int]]:
@@ -91,6 +96,20 @@ def count_leaks(splits: dict[str, Split]) -> dict[str, dict[str, int]]:
         for name, split in splits.items()
         if name != "train"
     }
+
+
+def check_test_rows(splits: dict[str, Split], problems: Problems, warnings: list[str]) -> None:
+    """Refuse test rows that are the validation rows, and warn if some are: a model is trained on both in the end."""
+    if "test" not in splits or "validation" not in splits:
+        return
+    near = splits["test"].near
+    shared = int((np.isin(near, splits["validation"].near) & ~np.isin(near, splits["train"].near)).sum())
+    what = f"{shared:,} of {count(len(near), 'test row')} have (nearly) the text of a validation row"
+    if 2 * shared > len(near):
+        remedy = "Validation rows choose and train the model. Give other rows, or no test rows: some are then set aside"
+        problems.add("test", what, remedy)
+    elif shared:
+        warnings.append(f"{what}, which the model learns from")
 
 
 def _warn_of_leaks(splits: dict[str, Split]) -> list[str]:
@@ -114,7 +133,7 @@ def _count_classes(split: Split, problem_type: ProblemType, labels: Sequence[str
     return split.targets.sum(0).astype(np.int64)
 
 
-def _warn_of_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
+def _warn_of_classes(split: Split, rows: str, problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
     if problem_type == "regression":
         return []
     counts = _count_classes(split, problem_type, labels)
@@ -123,47 +142,21 @@ def _warn_of_classes(split: Split, problem_type: ProblemType, labels: Sequence[s
     if ratio > _MAX_IMBALANCE:
         most, least = labels[int(counts.argmax())], labels[int(counts.argmin())]
         warnings.append(
-            f"classes are imbalanced: {quote(most)} has {counts.max():,} training rows, {quote(least)} "
-            f"{counts.min():,} ({ratio:.0f} to 1)"
+            f"classes are imbalanced: {quote(most)} has {counts.max():,} of {len(split):,} {rows}, "
+            f"{quote(least)} {counts.min():,} ({ratio:.0f} to 1)"
         )
     rare = [labels[at] for at in np.flatnonzero(counts < _FEW_ROWS).tolist()]
     if rare:
         listed = ", ".join(quote(name, 40) for name in rare[:5]) + (", …" if len(rare) > 5 else "")
-        warnings.append(
-            f"{count(len(rare), 'class has', 'classes have')} fewer than {_FEW_ROWS} training rows: {listed}"
-        )
+        warnings.append(f"{count(len(rare), 'class has', 'classes have')} fewer than {_FEW_ROWS} {rows}: {listed}")
     return warnings
 
 
-def _warn_of_long_texts(split: Split) -> list[str]:
+def _warn_of_long_texts(split: Split, rows: str) -> list[str]:
     long = np.flatnonzero(split.words > _MANY_WORDS)
     if not len(long):
         return []
-    texts = f"{count(len(long), 'text has', 'texts have')} more than {_MANY_WORDS:,} words"
-    return [
-        f"{texts} ({_list_positions(split, long)}); they are cut to {_DEFAULT_MAX_LENGTH} tokens by default, "
-        "a larger max_length=N keeps more"
-    ]
-
-
-def summarize(splits: dict[str, Split], problem_type: ProblemType, labels: Sequence[str]) -> dict[str, Any]:
-    """Return figures about the splits that can be written as JSON."""
-    train = splits["train"]
-    summary: dict[str, Any] = {
-        "rows": {name: len(split) for name, split in splits.items()},
-        "words": {name: _summarize_lengths(split.words) for name, split in splits.items()},
-        "duplicates": {"same": _count_repeats(train.keys), "near": _count_repeats(train.near)},
-        "leaks": count_leaks(splits),
-    }
-    if problem_type == "regression":
-        values = train.targets.astype(float)
-        summary["number"] = {"min": values.min(), "mean": values.mean(), "max": values.max()}
-        return summary
-    counts = {name: _count_classes(split, problem_type, labels).tolist() for name, split in splits.items()}
-    summary["classes"] = {name: dict(zip(labels, numbers, strict=True)) for name, numbers in counts.items()}
-    summary["imbalance"] = max(counts["train"]) / max(1, min(counts["train"]))
-    return summary
-
-
-def _summarize_lengths(words: np.ndarray) -> dict[str, int]:
-    return {"median": int(np.median(words)), "p95": int(np.quantile(words, 0.95)), "max": int(words.max())}
+    have = "has" if len(long) == 1 else "have"
+    texts = f"{len(long):,} of {len(split):,} {rows} {have} more than {_MANY_WORDS:,} words"
+    cut = f"texts are cut to max_length tokens, {_DEFAULT_MAX_LENGTH} by default"
+    return [f"{texts} ({_list_positions(split, long)}); {cut}"]

@@ -46,7 +46,7 @@ class Division:
             strata, groups, test = find_strata(train.targets)[free], train.groups[free], np.zeros(len(train), bool)
             test[free] = hold_out(strata, groups, self.test_share, self.seed, by_column=by_column)
             splits = {**splits, "train": train.take(~test), "test": train.take(test)}
-            notes.append(f"test: {count(int(test.sum()), 'row')} set aside")
+            notes.append(f"test: {int(test.sum()):,} of {count(len(train), 'row')} set aside")
         if (drawn := self._draw(splits["train"], notes)) is not None:
             splits = {**splits, "train": splits["train"].take(drawn)}
         if train.columns.group is not None:
@@ -61,7 +61,7 @@ class Division:
         """
         splits = dict(splits)
         if "test" in splits and "validation" in splits:
-            notes.append("order= has no effect, because test and validation rows are given")
+            notes.append("order has no effect, because test and validation rows are given")
         if "test" not in splits and self.test_share:
             order = _set_last_aside(splits, "test", order, self.test_share, notes)
         if (drawn := self._draw(splits["train"], notes)) is not None:
@@ -87,13 +87,13 @@ def _check_groups(train: Split) -> None:
         raise DataError(
             f"The training rows must have at least {_MIN_TRAIN_GROUPS} groups; found {groups} by "
             f"{quote(train.columns.group)}, where groups with nearly the same texts count as one. Give more rows, or "
-            'set group="NAME" to a column with more groups'
+            "set group to a column with more groups"
         )
 
 
 def count_large_folds(rows: int) -> int:
-    """Return the number of folds of which one has about `VALIDATION_ROWS` rows, or a fifth of fewer rows."""
-    return max(5, round(rows / VALIDATION_ROWS))
+    """Return the number of folds of which one has about `VALIDATION_ROWS` rows; of fewer, a tenth or a fifth."""
+    return max(10 if rows >= VALIDATION_ROWS else 5, round(rows / VALIDATION_ROWS))
 
 
 def _set_last_aside(splits: dict[str, Split], name: str, order: RowOrder, share: float, notes: list[str]) -> RowOrder:
@@ -105,7 +105,7 @@ def _set_last_aside(splits: dict[str, Split], name: str, order: RowOrder, share:
         value = quote(order.names[order.ranks[0]])
         raise DataError(
             f"order column {quote(column)} must have different values, so that the last rows can be set aside for "
-            f'{name}; found only {value}. Set order="NAME" to a column with more values, or give the rows as {name}='
+            f"{name}; found only {value}. Set order to a column with more values, or give the rows as {name}="
         )
     start = order.names[order.ranks[last].min()]
     notes.append(f"{name}: the last {count(int(last.sum()), 'row')} by {column} set aside, from {start} on")

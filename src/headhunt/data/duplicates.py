@@ -1,8 +1,9 @@
 """Group rows whose texts are the same or nearly the same.
 
-Texts that differ only in case, punctuation and numbers have the same key. Near-duplicates are found with MinHash. The
-shingles of a text are its pairs of neighbouring words. Texts whose signatures agree in one band are candidates. They
-form one group if the Jaccard similarity of their shingle sets is at least `MIN_SIMILARITY`.
+Texts that differ only in case, punctuation, numbers, HTML tags and the encoding of characters have the same key.
+Near-duplicates are found with MinHash. The shingles of a text are its pairs of neighbouring words. Texts whose
+signatures agree in one band are candidates. They form one group if the Jaccard similarity of their shingle sets is at
+least `MIN_SIMILARITY`.
 
 All steps work on the bytes of many texts at once: a table of byte classes finds words, a polynomial hashes them.
 """
@@ -31,6 +32,8 @@ _POWERS = np.cumprod(np.full(_MAX_POWERS, _BASE, np.uint64))
 _PAIRS_PER_BATCH = 20_000
 _HASH_BITS = np.uint64(48)  # bits of a shingle's hash; the others hold the number of a pair
 _PIECE_BYTES = 128 << 10
+_HIDDEN = r"[\p{Cf}\x{034F}\x{FE00}-\x{FE0F}]"  # zero-width spaces, soft hyphens, direction marks, selectors
+_MARKUP = r"</?[A-Za-z!][^<>]*>|&#?\w{1,8};"
 _SEPARATOR, _LETTER, _DIGIT, _IDEOGRAPH = 0, 1, 2, 3
 
 
@@ -104,15 +107,24 @@ def _mix(hashes: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(29))
 
 
+def _undress(texts: pa.Array) -> pa.Array:
+    """Return texts without what a reader does not see: other encodings of a character, format characters and HTML."""
+    data, _ = view_bytes(texts)
+    if len(data) and data.max() >= 0x80:
+        texts = pc.utf8_lower(pc.replace_substring_regex(pc.utf8_normalize(texts, "NFKC"), _HIDDEN, ""))
+    if (data == ord("<")).any() or (data == ord("&")).any():
+        bare = pc.replace_substring_regex(texts, _MARKUP, " ")
+        texts = pc.if_else(pc.utf8_is_space(bare), texts, bare)  # a text of nothing but markup keeps it
+    return texts
+
+
 def _hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Hash words and rows.
 
     Returns:
         One hash per word, the position of each row's first word (n + 1,), and one hash per row.
     """
-    data, offsets = view_bytes(texts)
-    if len(data) and data.max() >= 0x80:
-        data, offsets = view_bytes(pc.utf8_lower(texts))
+    data, offsets = view_bytes(_undress(texts))
     count = len(offsets) - 1
     if not len(data):
         return np.empty(0, np.uint64), np.zeros(count + 1, np.int64), np.zeros(count, np.uint64)

@@ -21,22 +21,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from headhunt.data.columns import MAX_TEXT, Columns, find_columns, is_string
+from headhunt.data.columns import BROKEN, NONE, OTHER, Columns, find_columns, is_string
 from headhunt.data.decoding import TooLargeError, parquet_step
 from headhunt.data.problems import Problems, brief, quote, quote_some
 from headhunt.data.readers import FORMATS, detect_format, read_file
 from headhunt.data.sources import Rows
 from headhunt.data.tables import Table
 from headhunt.errors import DataError
-from headhunt.storage import atomic_file, cache_dir
+from headhunt.storage import atomic_file, cache_dir, parse_json
 
-FAULTS = ("", "no text", "more than 1 MB of text", "not UTF-8", "not text", "not readable")
-"""Descriptions of the reasons why a row cannot be labelled, by code; 0 means that it can."""
-NONE, EMPTY, LONG, CODING, OTHER, BROKEN = range(len(FAULTS))
 READ_BYTES = 4 << 20  # approximate size of the rows read at a time
 _WILD = re.compile(r"[*?\[]")
 _QUERY = re.compile(r"\?\w+=[^&?*]*(&\w+=[^&?*]*)*$")
@@ -306,8 +302,8 @@ def _not_text(path: Path, name: str) -> np.ndarray:
         numbers = []
         for number, value in enumerate(values, 1):
             try:
-                row = json.loads(value) if isinstance(value, str) else value
-            except (ValueError, RecursionError):
+                row = parse_json(value) if isinstance(value, str) else value
+            except ValueError:
                 continue  # already reported as unreadable
             if isinstance(row, dict) and not isinstance(row.get(name), str | None):
                 numbers.append(number)
@@ -327,7 +323,9 @@ def choose_columns(
     sample = [table for table, _ in rows.read(0, min(rows.rows, 1000))]
     table = pa.concat_tables(sample) if sample else rows.schema.empty_table()
     problems = Problems(where)
-    columns = find_columns(Rows(where, table), problems, text=text, text_b=text_b, pair=pair, labelled=False)
+    columns = find_columns(
+        Rows(where, table), problems, given={"text": text, "text_b": text_b}, pair=pair, labelled=False
+    )
     if columns is None:
         raise problems.as_error()
     return columns
@@ -347,42 +345,3 @@ def check_schema(schema: pa.Schema, columns: Columns) -> None:
         kind = schema.field(name).type
         if not is_string(kind) and not pa.types.is_null(kind):
             raise UnreadableInputError(f"column {quote(name)} holds {kind} values, not text")
-
-
-def find_faults(column: pa.ChunkedArray | pa.Array, codes: np.ndarray) -> pa.Array:
-    """Find the rows of a column that cannot be labelled.
-
-    Args:
-        column: The texts.
-        codes: The fault of each row (see `FAULTS`); updated in place for rows without a fault so far.
-
-    Returns:
-        The texts as one array; null where they are not UTF-8.
-    """
-    texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(texts, pa.ChunkedArray):
-        texts = texts.chunk(0) if texts.num_chunks else pa.array([], texts.type)
-    if pa.types.is_dictionary(texts.type):
-        texts = texts.dictionary_decode()
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        texts = _drop_invalid(texts, codes)
-    if not pa.types.is_large_string(texts.type):
-        texts = texts.cast(pa.string())
-    lengths = pc.binary_length(texts).fill_null(0)
-    empty = pc.or_(pc.equal(lengths, 0), pc.utf8_is_space(texts).fill_null(True))
-    for code, faulty in ((EMPTY, empty), (LONG, pc.greater(lengths, MAX_TEXT))):
-        codes[(codes == NONE) & faulty.to_numpy(zero_copy_only=False)] = code
-    return texts
-
-
-def _drop_invalid(texts: pa.Array, codes: np.ndarray) -> pa.Array:
-    kept: list[str | None] = []
-    for at, raw in enumerate(texts.cast(pa.large_binary() if texts.type == pa.large_string() else pa.binary())):
-        try:
-            kept.append(None if not raw.is_valid else raw.as_py().decode())
-        except UnicodeDecodeError:
-            kept.append(None)
-            codes[at] = CODING
-    return pa.array(kept, texts.type)

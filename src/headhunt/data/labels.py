@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from headhunt.data.columns import is_string
 from headhunt.data.problems import Problems, brief, count, list_rows, quote, quote_some
 from headhunt.data.sources import Rows
+from headhunt.data.tables import encode
 from headhunt.storage import parse_json
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", "multi_task"]
@@ -78,9 +79,7 @@ def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problem
     if lists and _can_be_label(column.type.value_type):
         return _read_lists(rows, name, column)
     if not _can_be_label(column.type):
-        problems.add(
-            rows.where, f"label column {quote(name)} holds {column.type} values", 'Set label="NAME" to another'
-        )
+        problems.add(rows.where, f"label column {quote(name)} holds {column.type} values", "Set label to another")
         return None
     distinct, codes = _encode(_apply_class_names(column, rows.class_names.get(name)))
     return LabelColumn(rows, distinct, codes, None, np.flatnonzero(codes < 0))
@@ -93,7 +92,6 @@ def _can_be_label(kind: pa.DataType) -> bool:
 
 def _read_lists(rows: Rows, name: str, column: pa.ChunkedArray) -> LabelColumn:
     joined = column.combine_chunks()
-    joined = pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
     owners = pc.list_parent_indices(joined).to_numpy(zero_copy_only=False).astype(np.int64)
     distinct, codes = _encode(_apply_class_names(pa.chunked_array([joined.flatten()]), rows.class_names.get(name)))
     missing = np.flatnonzero(joined.is_null().to_numpy(zero_copy_only=False))
@@ -112,12 +110,7 @@ def _encode(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     """Return the distinct values and the position of each row's value among them, -1 for none; text is stripped."""
     if pa.types.is_null(column.type):
         return pa.array([], pa.string()), np.full(len(column), -1)
-    encoded = column.dictionary_encode().unify_dictionaries()
-    values = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], column.type)
-    codes = np.concatenate(
-        [np.empty(0, np.int64)]
-        + [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) for chunk in encoded.chunks]
-    )
+    values, codes = encode(column)
     if is_string(values.type):
         values = pc.utf8_trim_whitespace(values.cast(pa.string()))
         values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
@@ -126,9 +119,8 @@ def _encode(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
         values = _to_integers(values)
     elif pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
         values = values.cast(pa.float64())
-    merged = values.dictionary_encode()  # stripping and parsing numbers can make values equal
-    places = merged.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return merged.dictionary, np.append(places, -1)[codes]
+    distinct, places = encode(pa.chunked_array([values]))  # stripping and parsing numbers can make values equal
+    return distinct, np.append(places, -1)[codes]
 
 
 def _to_integers(values: pa.Array) -> pa.Array:
@@ -188,7 +180,7 @@ def infer_problem_type(column: LabelColumn, name: str, warnings: list[str]) -> P
         values_and_rows = f"{count(len(values), 'distinct integer')} in {count(len(column.rows), 'row')}"
         warnings.append(
             f"label column {quote(name)} has {values_and_rows} and is treated as regression; "
-            'for classes set problem_type="single_label_classification"'
+            "for classes set problem_type to single_label_classification"
         )
         return "regression"
     return "single_label_classification"
@@ -203,7 +195,7 @@ def _warn_of_separators(labels: list[Any], warnings: list[str]) -> None:
             if known.intersection(parts):
                 warnings.append(
                     f"a label such as {quote(label)} is read as one class; for several labels per row set "
-                    'problem_type="multi_label_classification"'
+                    "problem_type to multi_label_classification"
                 )
                 return
 
@@ -214,10 +206,10 @@ def check_labels(column: LabelColumn, name: str, problem_type: ProblemType, prob
     what, remedy = f"without a label in {quote(name)}", "Fill them in or remove the rows"
     problems.add_rows(where, what, column.rows.number(column.missing), remedy)
     if problem_type == "multi_label_classification" and column.owners is None:
-        remedy = 'Set problem_type="single_label_classification", or give lists such as a|b'
+        remedy = "Set problem_type to single_label_classification, or give lists such as a|b"
         problems.add(where, f"label column {quote(name)} holds one value per row, not several", remedy)
     if problem_type != "multi_label_classification" and column.owners is not None:
-        remedy = 'Set problem_type="multi_label_classification"'
+        remedy = "Set problem_type to multi_label_classification"
         problems.add(where, f"label column {quote(name)} holds lists", remedy)
     if problem_type == "regression":
         _check_numbers(column, name, problems)
@@ -233,20 +225,12 @@ def _check_numbers(column: LabelColumn, name: str, problems: Problems) -> None:
     if column.numeric or column.owners is not None:
         return
     texts = column.distinct.cast(pa.string()).to_pylist()
-    invalid = np.array([at for at, text in enumerate(texts) if not _is_number(text)])
+    invalid = np.flatnonzero(np.isnan([_number(text) for text in texts]))
     rows = column.rows.number(column.find(invalid))
     example = quote(texts[invalid[0]]) if len(invalid) else ""
     what = f"with a label in {quote(name)} that is not a number (such as {example})"
-    remedy = 'Give numbers, or set problem_type="single_label_classification"'
+    remedy = "Give numbers, or set problem_type to single_label_classification"
     problems.add_rows(column.rows.where, what, rows, remedy)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def format_classes(column: LabelColumn) -> list[str]:
@@ -262,7 +246,7 @@ def _format_class(value: Any) -> str:
 
 def sort_classes(names: set[str]) -> tuple[str, ...]:
     """Sort class names by value if all are numbers, else as text."""
-    if names and all(_is_number(name) for name in names):
+    if names and not np.isnan([_number(name) for name in names]).any():
         return tuple(sorted(names, key=lambda name: (float(name), name)))
     return tuple(sorted(names))
 
@@ -272,21 +256,20 @@ def check_classes(column: LabelColumn, labels: Sequence[str], name: str, problem
     where, many = column.rows.where, len(labels)
     if many == 0:
         what = f"no row has a label in {quote(name)}"
-        problems.add(where, what, 'Set label="NAME" to the label column')
+        problems.add(where, what, "Set label to the label column")
     elif many == 1 and column.owners is None:
         what = f"every label in {quote(name)} is {quote(labels[0])}"
-        problems.add(where, what, 'At least two classes are needed; set label="NAME" to another column')
+        problems.add(where, what, "At least two classes are needed; set label to another column")
     elif many > max(50, len(column.rows) // 2):
-        numbers = [label for label in labels if _is_number(label)]
-        others = [label for label in labels if not _is_number(label)]
+        others = [label for label in labels if np.isnan(_number(label))]
         what = f"label column {quote(name)} has {many:,} distinct values in {count(len(column.rows), 'row')}"
-        if len(numbers) > 0.8 * many and others:
+        if 0 < len(others) < 0.2 * many:
             values = np.array([at for at, label in enumerate(format_classes(column)) if label in set(others)])
             rows = column.rows.number(column.find(values))
             what = f"label column {quote(name)} holds numbers, but also {quote_some(others)} ({list_rows(rows)})"
             problems.add(where, what, "Give numbers in these rows or remove them")
         else:
-            remedy = 'Set label="NAME" to a column of classes, or problem_type="regression" for numbers'
+            remedy = "Set label to a column of classes, or problem_type to regression for numbers"
             problems.add(where, what, remedy)
 
 
@@ -330,6 +313,7 @@ def encode_targets(
 
 
 def _number(value: Any) -> float:
+    """Return a value as a number; NaN if it is none."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 Each step adds what is wrong to one list, so that the user gets all problems in one error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from headhunt.data.columns import Columns, check_columns, check_texts, find_columns
 from headhunt.data.constraints import describe_groups, number_groups, rank_rows, warn_of_shared_groups
-from headhunt.data.diagnostics import find_warnings
+from headhunt.data.diagnostics import check_test_rows, find_warnings
 from headhunt.data.division import Division, keep_groups_together, warn_of_divided_duplicates, warn_of_late_classes
 from headhunt.data.duplicates import TextColumns, compute_sketches, group_duplicates
 from headhunt.data.labels import (
@@ -47,23 +47,21 @@ class LoadedSplits(NamedTuple):
 def load_splits(
     source: Any,
     *,
-    text: str | None,
-    text_b: str | None,
-    label: str | None,
-    group: str | None,
-    order: str | None,
+    given: Mapping[str, str | None],
     problem_type: ProblemType | None,
-    test: Any,
-    validation: Any,
-    limit: int | None,
+    others: Mapping[str, Any],
     max_rows: int | None,
-    seed: int,
-    test_share: float,
-    validation_share: float | None,
+    division: Division,
 ) -> LoadedSplits:
     """Read, check, group and split the rows of a task.
 
-    Arguments are as for `Task.load`.
+    Args:
+        source: As for `Task.load`.
+        given: Names of columns by role, if given.
+        problem_type: As for `Task.load`.
+        others: Sources of test and validation rows by split; None if there are none.
+        max_rows: As for `Task.load`.
+        division: The sizes of the splits to make.
 
     Raises:
         DataError: With a list of everything that is wrong.
@@ -73,13 +71,14 @@ def load_splits(
     warnings: list[str] = []
     _check_options(
         problem_type,
-        {"limit": limit, "max_rows": max_rows},
-        {"test_share": test_share, "validation_share": validation_share},
+        {"limit": division.limit, "max_rows": max_rows},
+        {"test_share": division.test_share, "validation_share": division.validation_share},
         problems,
     )
+    group, order = given.get("group"), given.get("order")
     _check_constraints(group, order, problems)
-    splits = _read_all(source, {"test": test, "validation": validation}, problems, notes)
-    columns = find_columns(splits["train"], problems, text=text, text_b=text_b, label=label, group=group, order=order)
+    splits = _read_all(source, others, problems, notes)
+    columns = find_columns(splits["train"], problems, given=given)
     if columns is None or columns.label is None:
         raise problems.as_error()
     splits = {name: rows for name, rows in splits.items() if name == "train" or check_columns(rows, columns, problems)}
@@ -96,39 +95,41 @@ def load_splits(
         name: encode_targets(column, problem_type, labels, columns.label, problems, "the training rows")
         for name, column in label_columns.items()
     }
-    _check_size(splits["train"], labels, {"limit": limit, "max_rows": max_rows}, problems)
+    _check_size(splits["train"], labels, {"limit": division.limit, "max_rows": max_rows}, problems)
     numbered = {} if group is None else number_groups(splits, group, problems)
     row_order = None if order is None else rank_rows(splits["train"], order, problems)
     problems.raise_if_any()
-    drawn = _draw_rows(targets, max_rows, seed, notes)
+    drawn = _draw_rows(targets, max_rows, division.seed, notes)
     splits = {name: rows.take(drawn[name]) if name in drawn else rows for name, rows in splits.items()}
     targets, numbered = (
         {name: array[drawn.get(name, ...)] for name, array in arrays.items()} for arrays in (targets, numbered)
     )
     row_order = row_order and row_order.take(drawn.get("train", ...))
     grouped = _group(splits, columns, targets)
+    check_test_rows(grouped, problems, warnings)
+    problems.raise_if_any()
     notes[:0] = _describe_columns(columns, problem_type, labels)
     together = order is None
     if group is not None:
         notes.append(describe_groups(numbered, group))
         warnings += warn_of_shared_groups(splits, numbered, group)
         together = keep_groups_together(grouped, numbered, group, warnings)
-    warnings += find_warnings(grouped, problem_type, labels, duplicates_together=together)
-    division = Division(test_share, validation_share, limit, seed)
+    divided = division.limit is None and ("test" in grouped or not division.test_share)
+    warnings += find_warnings(grouped, problem_type, labels, divided=divided, duplicates_together=together)
     if row_order is None:
-        divided = division.divide(grouped, notes)
+        made = division.divide(grouped, notes)
     else:
-        divided = division.divide_in_order(grouped, row_order, notes)
-        warnings += warn_of_late_classes(divided, labels)
+        made = division.divide_in_order(grouped, row_order, notes)
+        warnings += warn_of_late_classes(made, labels)
     if not together:
-        warnings += warn_of_divided_duplicates(grouped, divided)
-    return LoadedSplits(problem_type, labels, columns, divided, notes, warnings)
+        warnings += warn_of_divided_duplicates(grouped, made)
+    return LoadedSplits(problem_type, labels, columns, made, notes, warnings)
 
 
 def _check_constraints(group: str | None, order: str | None, problems: Problems) -> None:
     if group is not None and order is not None:
         what = "rows cannot be divided by group and by time at once"
-        problems.add(f'group="{group}", order="{order}"', what, "Give group= or order=, not both")
+        problems.add(f"group {quote(group)}, order {quote(order)}", what, "Give group or order, not both")
     problems.raise_if_any()
 
 
@@ -140,31 +141,31 @@ def _check_options(
 ) -> None:
     if problem_type is not None and problem_type not in PROBLEM_TYPES:
         remedy = f"Use one of {', '.join(PROBLEM_TYPES)}"
-        problems.add(f'problem_type="{problem_type}"', "this problem type is unknown", remedy)
+        problems.add(f"problem_type {quote(problem_type)}", "this problem type is unknown", remedy)
     for argument, number in numbers.items():
         if number is not None and number < 1:
             remedy = "Give a positive number, or leave it out for all rows"
-            problems.add(f"{argument}={number}", "the number of rows must be positive", remedy)
+            problems.add(f"{argument} {number}", "the number of rows must be positive", remedy)
     for argument, share in shares.items():
         if share is not None and not 0 <= share < 1:
             remedy = f"Give a share such as 0.2, or 0 for no {argument.removesuffix('_share')} split"
-            problems.add(f"{argument}={share}", "the share must be between 0 and 1", remedy)
+            problems.add(f"{argument} {share}", "the share must be between 0 and 1", remedy)
     problems.raise_if_any()
 
 
-def _read_all(source: Any, others: dict[str, Any], problems: Problems, notes: list[str]) -> dict[str, Rows]:
+def _read_all(source: Any, others: Mapping[str, Any], problems: Problems, notes: list[str]) -> dict[str, Rows]:
     splits = read_splits(source, problems, notes)
     if "" in splits:
         splits["train"] = splits.pop("")
     elif splits and "train" not in splits:
         what = f"there is no train split, only {quote_some(sorted(splits))}"
-        problems.add(name_source(source), what, 'Add one, or give two files: one as the source, one as test="PATH"')
+        problems.add(name_source(source), what, "Add one, or give two files: one as the source, one as the test rows")
     for name, other in others.items():
         if other is None:
             continue
         rows = _pick_split(read_splits(other, problems, notes), name)
         if name in splits:
-            notes.append(f"{name}: {name}= is used instead of {splits[name].where}")
+            notes.append(f"{name}: the given source is used instead of {splits[name].where}")
         if rows is not None:
             splits[name] = rows
     for rows in splits.values():
@@ -229,7 +230,7 @@ def _check_size(rows: Rows, labels: Sequence[str], numbers: dict[str, int | None
     for argument, number in numbers.items():
         if number is not None and number < max(2, len(labels)):
             what = "the limit is too low" + (f" for {count(len(labels), 'class', 'classes')}" if labels else "")
-            problems.add(f"{argument}={number}", what, "Raise it, so that every class has a row")
+            problems.add(f"{argument} {number}", what, "Raise it, so that every class has a row")
 
 
 def _draw_rows(
@@ -239,7 +240,8 @@ def _draw_rows(
     if max_rows is None:
         return {}
     large = {name: column for name, column in targets.items() if len(column) > max_rows}
-    notes += [f"{name}: {count(max_rows, 'row')} drawn from {len(column):,}" for name, column in large.items()]
+    of = {name: name if len(targets) > 1 else "data" for name in large}  # test rows are set aside later
+    notes += [f"{of[name]}: {count(max_rows, 'row')} drawn from {len(column):,}" for name, column in large.items()]
     return {name: draw_sample(find_strata(column), max_rows, seed) for name, column in large.items()}
 
 
@@ -291,7 +293,7 @@ def load_labelled(
     """
     problems = Problems(name_source(source))
     rows = _read_one(source, problems)
-    columns = find_columns(rows, problems, text=text, text_b=text_b, label=label, pair=pair)
+    columns = find_columns(rows, problems, given={"text": text, "text_b": text_b, "label": label}, pair=pair)
     if columns is None or columns.label is None:
         raise problems.as_error()
     _check_texts(rows, columns, problems)
@@ -326,7 +328,7 @@ def load_texts(source: Any, *, pair: bool, text: str | None = None, text_b: str 
     elif pair and isinstance(source, list) and all(isinstance(row, tuple | list) and len(row) == 2 for row in source):
         source = {"text": [row[0] for row in source], "text_b": [row[1] for row in source]}
     rows = _read_one(source, problems)
-    columns = find_columns(rows, problems, text=text, text_b=text_b, pair=pair, labelled=False)
+    columns = find_columns(rows, problems, given={"text": text, "text_b": text_b}, pair=pair, labelled=False)
     if columns is None:
         raise problems.as_error()
     _check_texts(rows, columns, problems)

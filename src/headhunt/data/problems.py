@@ -66,7 +66,7 @@ class Problems:
         Args:
             where: The source or argument that has the problem.
             what: The problem.
-            remedy: The step that fixes it. Arguments are written ``label="NAME"``; the CLI turns them into flags.
+            remedy: The step that fixes it.
         """
         line = f"{where}: {what}. {remedy}"
         if line not in self.lines:

@@ -3,6 +3,7 @@
 Text formats may be compressed with gzip. Everything that cannot be read is added to the list of problems.
 """
 
+import codecs
 import gzip
 import json
 import mmap
@@ -20,9 +21,10 @@ import pyarrow.parquet as pq
 
 from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
+from headhunt.data.foreign import READERS, flatten_annotations
 from headhunt.data.problems import Problems, UnreadableError, brief, quote
 from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached, simplify_types
-from headhunt.storage import MAX_DEPTH, cache_dir, check_nesting
+from headhunt.storage import MAX_DEPTH, STRICT, cache_dir, check_nesting, parse_json
 
 FORMATS = {
     ".csv": "csv",
@@ -94,7 +96,7 @@ def read_file(path: Path, where: str, problems: Problems) -> Table | None:
 
 
 def _list_formats() -> str:
-    return ", ".join(FORMATS) + " (.csv, .tsv and .jsonl also with .gz)"
+    return ", ".join([*FORMATS, *READERS]) + " (.csv, .tsv and .jsonl also with .gz)"
 
 
 def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> Table:
@@ -173,17 +175,13 @@ def _count_lines(data: mmap.mmap, stop: int) -> int:
 
 def _find_invalid_byte(data: mmap.mmap) -> int | None:
     """Return the position of the first byte that is not UTF-8."""
-    at = 0
-    while at < len(data):
-        block = data[at : at + BLOCK_BYTES]
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), BLOCK_BYTES):
+        stop = min(start + BLOCK_BYTES, len(data))
         try:
-            block.decode()
-            at += len(block)
-        except UnicodeDecodeError as error:
-            cut_off = error.end == len(block) and at + len(block) < len(data) and len(block) - error.start < 4
-            if not cut_off:
-                return at + error.start
-            at += error.start
+            decoder.decode(data[start:stop], stop == len(data))
+        except UnicodeDecodeError as error:  # its bytes may begin in the block before
+            return stop - len(error.object) + error.start
     return None
 
 
@@ -200,7 +198,7 @@ def _write_json(path: Path, where: str, problems: Problems, writer: TableWriter)
         if not lines:
             continue
         try:
-            if not all(map(_is_flat_object, lines)):
+            if not all(map(_is_flat_object, lines)) or b"NaN" in piece or b"Infinity" in piece:
                 raise TypeError("only the parser of single lines takes these")
             options = pajson.ReadOptions(use_threads=False, block_size=len(piece) + 1)
             table = pajson.read_json(pa.BufferReader(piece), read_options=options)
@@ -230,19 +228,11 @@ def _is_flat_object(line: bytes) -> bool:
 
 def _iterate_pieces(path: Path) -> Iterator[bytes]:
     """Yield the file in pieces that end at the end of a line."""
-    rest = b""
     with path.open("rb") as file:
-        if file.read(3) != b"\xef\xbb\xbf":
+        if file.read(3) != codecs.BOM_UTF8:
             file.seek(0)
-        while block := file.read(BLOCK_BYTES):
-            head, newline, tail = block.rpartition(b"\n")
-            if newline:
-                yield rest + head + newline
-                rest = tail
-            else:
-                rest += block
-    if rest:
-        yield rest
+        while piece := file.read(BLOCK_BYTES) + file.readline():
+            yield piece
 
 
 class _LineParser:
@@ -263,16 +253,16 @@ class _LineParser:
         lines = (line for line in piece.decode().split("\n") if line.strip())
         for number, line in enumerate(lines, first):
             try:
-                value = json.loads(line)
-                check_nesting(value)
-            except (ValueError, RecursionError) as error:
+                value = parse_json(line)
+            except UnicodeEncodeError:
+                self.surrogates.append(number)
+                continue
+            except ValueError as error:
                 self.invalid.append(number)
                 self.reason = self.reason or brief(error)
                 continue
             if not isinstance(value, dict):
                 self.not_objects.append(number)
-            elif "\\u" in line and _has_surrogate(value):
-                self.surrogates.append(number)
             else:
                 objects.append(value)
         return objects
@@ -294,7 +284,7 @@ def _has_surrogate(value: Any) -> bool:
 
 def _write_json_array(path: Path, where: str, problems: Problems, writer: TableWriter) -> None:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+        rows = json.loads(path.read_text(encoding="utf-8-sig"), **STRICT)
         check_nesting(rows)
     except (ValueError, RecursionError) as error:
         problems.add(where, f"the file is not valid JSON ({brief(error)})", "Write one object per line instead")
@@ -305,7 +295,8 @@ def _write_json_array(path: Path, where: str, problems: Problems, writer: TableW
     problems.add_rows(where, _SURROGATE, halves, _WHOLE_CHARACTERS)
     writer.skipped = sorted(wrong + halves)
     skipped = set(writer.skipped)
-    writer.add(_from_objects([row for number, row in enumerate(rows, 1) if number not in skipped], writer.mixed))
+    kept = [row for number, row in enumerate(rows, 1) if number not in skipped]
+    writer.add(_from_objects(flatten_annotations(kept), writer.mixed))
 
 
 def _from_objects(objects: list[dict[str, Any]], mixed: dict[str, str], first: int = 1) -> pa.Table:

@@ -1,15 +1,17 @@
 """Read any source (a file, a folder, a data frame, lists) as rows of Arrow tables, split by split."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headhunt.data.problems import Problems, count, quote, quote_some
+from headhunt.data.foreign import HUB_NAME, READERS, SQL_URL, Columns, load_from_hub, read_url
+from headhunt.data.problems import Problems, UnreadableError, brief, count, quote, quote_some
 from headhunt.data.readers import detect_format, read_file
 from headhunt.data.tables import from_columns
 from headhunt.storage import exists, parse_json
@@ -58,11 +60,11 @@ class Rows:
         return Rows(self.where, self.table, selected, self.skipped, self.class_names, self.mixed)
 
     def number(self, positions: np.ndarray) -> np.ndarray:
-        """Return row numbers as the user counts them: from 1, including unreadable rows."""
+        """Return row numbers as the source has them: from 1, including unreadable rows and those not selected."""
+        rows = np.asarray(positions) if self.positions is None else self.positions[positions]
         if not len(self.skipped):
-            return np.asarray(positions) + 1
-        readable = np.setdiff1d(np.arange(1, len(self) + len(self.skipped) + 1), self.skipped)
-        return readable[positions]
+            return rows + 1
+        return np.setdiff1d(np.arange(1, len(self.table) + len(self.skipped) + 1), self.skipped)[rows]
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a complete column. It is copied if rows are selected, so do not use it for texts."""
@@ -116,6 +118,11 @@ def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, 
     """
     if isinstance(source, str | Path) and exists(path := Path(source).expanduser()) and path.is_dir():
         return _read_folder(path, problems, notes)
+    if isinstance(source, str) and HUB_NAME.fullmatch(source) and not exists(path.parent):
+        try:
+            source = load_from_hub(source, source, problems)
+        except UnreadableError:
+            return {}
     if isinstance(source, Mapping) and _has_splits(source):
         return _read_mapping(source, problems, notes)
     rows = read_rows(source, name_source(source), problems)
@@ -131,20 +138,22 @@ def name_source(source: Any) -> str:
 
 def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
     """Read one source without splits, or report why it cannot be read."""
-    mixed: dict[str, str] = {}
     if isinstance(source, str | Path):
-        return _read_path(Path(source).expanduser(), where, problems)
+        return _read_path(source, where, problems)
     if isinstance(source, Rows):
         return source
+    if not isinstance(source, pa.Table) and hasattr(source, "to_arrow"):
+        source = source.to_arrow()  # polars
     if isinstance(source, pa.Table):
         return _check_names(_read_class_names(Rows(where, source)), problems)
-    if hasattr(source, "features") and hasattr(source, "data"):
-        return _read_dataset(source, where)
+    if hasattr(source, "features") and hasattr(source, "data"):  # a `datasets.Dataset`; its selection is `_indices`
+        indices = source._indices
+        positions = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
+        return _read_class_names(Rows(where, source.data.table, positions))
     if hasattr(source, "iloc") and hasattr(source, "columns"):
         return _read_frame(source, where, problems)
     if isinstance(source, Mapping):
-        columns = {str(name): values for name, values in source.items()}
-        return _read_columns(columns, where, problems, mixed)
+        return _read_columns({str(name): values for name, values in source.items()}, where, problems)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         return _read_sequence(source, where, problems)
     remedy = "Give a path, a data frame, an Arrow table, a dataset, a dict of columns, or lists of texts and labels"
@@ -152,15 +161,31 @@ def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
     return None
 
 
-def _read_path(path: Path, where: str, problems: Problems) -> Rows | None:
+def _read_path(source: str | Path, where: str, problems: Problems) -> Rows | None:
+    path = Path(source).expanduser()
+    reader = READERS.get(path.suffix.lower())
+    if isinstance(source, str) and SQL_URL.match(source):
+        return _read_foreign(partial(read_url, source, where, problems), where, problems)
     if not exists(path):
         problems.add(where, "this file or folder does not exist", "Check the path")
         return None
+    if reader is not None:
+        return _read_foreign(partial(reader, path, where, problems), where, problems)
     table = read_file(path, where, problems)
     if table is None:
         return None
     rows = Rows(where, table.arrow, skipped=table.skipped, mixed=table.mixed)
     return _check_names(_read_class_names(rows), problems)
+
+
+def _read_foreign(read: Callable[[], Columns], where: str, problems: Problems) -> Rows | None:
+    try:
+        return _read_columns(read(), where, problems)
+    except UnreadableError:
+        return None
+    except Exception as error:  # damaged files raise errors of many libraries
+        problems.add(where, f"the file is damaged or not what its name says ({brief(error)})", "Write it again")
+        return None
 
 
 def _check_names(rows: Rows, problems: Problems) -> Rows | None:
@@ -234,19 +259,6 @@ def _read_mapping(source: Mapping[Any, Any], problems: Problems, notes: list[str
     return splits
 
 
-def _read_dataset(source: Any, where: str) -> Rows:
-    """Read a `datasets.Dataset` through its Arrow table, with its selection of rows as positions."""
-    table = source.data.table
-    indices = getattr(source, "_indices", None)
-    positions = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
-    rows = _read_class_names(Rows(where, table, positions))
-    for name, feature in source.features.items():
-        names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-        if names:
-            rows.class_names[name] = list(names)
-    return rows
-
-
 def _read_class_names(rows: Rows) -> Rows:
     """Read class names from the metadata that `datasets` writes into its tables."""
     try:
@@ -267,10 +279,10 @@ def _read_frame(frame: Any, where: str, problems: Problems) -> Rows | None:
     if repeated:
         problems.add(where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
         return None
-    return _read_columns({name: frame.iloc[:, at] for at, name in enumerate(names)}, where, problems, {})
+    return _read_columns({name: frame.iloc[:, at] for at, name in enumerate(names)}, where, problems)
 
 
-def _read_columns(columns: dict[str, Any], where: str, problems: Problems, mixed: dict[str, str]) -> Rows | None:
+def _read_columns(columns: dict[str, Any], where: str, problems: Problems) -> Rows | None:
     scalars = [name for name, values in columns.items() if not _is_list(values)]
     if scalars:
         problems.add(where, f"{quote_some(scalars)} must be a list of values", "Give every column as a list")
@@ -283,6 +295,7 @@ def _read_columns(columns: dict[str, Any], where: str, problems: Problems, mixed
     if not columns or not any(lengths.values()):
         problems.add(where, "there are no rows", "Give at least one text and its label")
         return None
+    mixed: dict[str, str] = {}
     return Rows(where, from_columns(columns, mixed), mixed=mixed)
 
 
@@ -293,10 +306,10 @@ def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Row
         return None
     if isinstance(source, tuple) and len(source) in (2, 3) and all(_is_list(column) for column in source):
         names = ("text", "label") if len(source) == 2 else ("text", "text_b", "label")
-        return _read_columns(dict(zip(names, source, strict=True)), where, problems, {})
+        return _read_columns(dict(zip(names, source, strict=True)), where, problems)
     if all(isinstance(row, Mapping) for row in source):
         keys = dict.fromkeys(name for row in source for name in row)
-        return _read_columns({str(key): [row.get(key) for row in source] for key in keys}, where, problems, {})
+        return _read_columns({str(key): [row.get(key) for row in source] for key in keys}, where, problems)
     if all(isinstance(row, tuple | list) for row in source):
         widths = {len(row) for row in source}
         if len(widths) > 1 or not widths <= {2, 3}:
@@ -304,5 +317,5 @@ def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Row
             problems.add(where, f"the rows have {quote_some(sorted(widths))} entries", remedy)
             return None
         names = ("text", "label") if widths == {2} else ("text", "text_b", "label")
-        return _read_columns(dict(zip(names, map(list, zip(*source, strict=True)), strict=True)), where, problems, {})
-    return _read_columns({"text": list(source)}, where, problems, {})
+        return _read_columns(dict(zip(names, map(list, zip(*source, strict=True)), strict=True)), where, problems)
+    return _read_columns({"text": list(source)}, where, problems)

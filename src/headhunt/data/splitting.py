@@ -168,7 +168,7 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int, *,
         raise DataError(
             f"No row of {format_count(len(strata), 'row')} can be held out: a class needs two rows with different "
             "texts, and case, punctuation and numbers are not compared. "
-            'Give more rows per class, or test rows with test="PATH"'
+            "Give more rows per class, or test rows"
         )
     return selected[shuffled.group_of_row]
 
@@ -176,8 +176,8 @@ def hold_out(strata: np.ndarray, groups: np.ndarray, share: float, seed: int, *,
 def _hold_out_balanced(shuffled: "_ShuffledGroups", share: float) -> np.ndarray:
     if len(shuffled.sizes) < 2:
         raise DataError(
-            "No row can be held out: the rows must have at least two groups, and all are connected by group= or by "
-            'nearly the same text. Give another group column, or test rows with test="PATH"'
+            "No row can be held out: the rows must have at least two groups, and all are connected by group or by "
+            "nearly the same text. Give another group column, or test rows"
         )
     selected = shuffled.balance(np.array([1 - share, share])) == 1
     if not selected.any() or selected.all():

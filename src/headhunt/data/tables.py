@@ -247,6 +247,13 @@ def simplify_types(table: pa.Table) -> pa.Table:
     return table
 
 
+def encode(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
+    """Return the distinct values of a column and the position of each row's value among them, -1 for a null."""
+    chunks = column.dictionary_encode().unify_dictionaries().chunks  # none for a column without rows
+    encoded = pa.concat_arrays(chunks) if chunks else pa.array([], column.type).dictionary_encode()
+    return encoded.dictionary, encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
 def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return the Python values of a column. Dates and times that Python cannot hold become text."""
     try:

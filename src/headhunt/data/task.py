@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headhunt.data.columns import Columns
-from headhunt.data.diagnostics import summarize
+from headhunt.data.division import Division
 from headhunt.data.duplicates import view_bytes
 from headhunt.data.labels import ProblemType
 from headhunt.data.loading import load_splits
@@ -99,8 +99,10 @@ class Task:
         """Load labelled texts, check them and set a test split aside.
 
         Args:
-            source: A CSV, TSV, JSONL, Parquet or Arrow file, a folder of splits, a pandas data frame, an Arrow table, a
-                `datasets` dataset, a dict of columns or of splits, ``(texts, labels)`` or a list of ``(text, label)``.
+            source: A CSV, TSV, JSONL, Parquet or Arrow file, a folder of splits, a workbook (.xlsx), an SQLite file,
+                the URL of a database with `#TABLE`, the name of a data set of the Hub, a JSON export of Label Studio
+                or Argilla, a data frame of pandas or polars, an Arrow table, a `datasets` dataset, a dict of columns
+                or of splits, ``(texts, labels)`` or a list of ``(text, label)``.
             text: Text column (detected if unambiguous).
             text_b: Column of second texts, for pairs (detected if it has a common name).
             label: Label column (detected if unambiguous).
@@ -125,19 +127,11 @@ class Task:
         """
         loaded = load_splits(
             source,
-            text=text,
-            text_b=text_b,
-            label=label,
-            group=group,
-            order=order,
+            given={"text": text, "text_b": text_b, "label": label, "group": group, "order": order},
             problem_type=problem_type,
-            test=test,
-            validation=validation,
-            limit=limit,
+            others={"test": test, "validation": validation},
             max_rows=max_rows,
-            seed=seed,
-            test_share=test_share,
-            validation_share=validation_share,
+            division=Division(test_share, validation_share, limit, seed),
         )
         name = name or name_source(source).split(".")[0].replace("the data", "task")
         return cls(name, *loaded, limit=limit, test_given=test is not None)
@@ -181,7 +175,7 @@ class Task:
             raise DataError(
                 f"The training rows must have at least {count} groups, one per fold; found {groups} in "
                 f"{self.columns.group!r}, where rows with nearly the same text count as one group. "
-                "Give more rows, or validation rows with validation="
+                "Give more rows, or validation rows"
             )
         fold = assign_folds(find_strata(train.targets), train.groups, count, seed, by_column=by_column)
         return [(np.flatnonzero(fold != at), np.flatnonzero(fold == at)) for at in range(count)]
@@ -214,15 +208,3 @@ class Task:
                 f"Folds must not predict earlier rows from later ones; the rows are ordered by {self.columns.order!r}. "
                 'Use the validation split, splits["validation"]'
             )
-
-    def describe(self) -> dict[str, Any]:
-        """Return a summary that can be written as JSON: rows, classes, lengths, duplicates, leaks and messages."""
-        return {
-            "name": self.name,
-            "problem_type": self.problem_type,
-            "labels": list(self.labels),
-            "columns": {"text": self.columns.text, "text_b": self.columns.text_b, "label": self.columns.label},
-            **summarize(self.splits, self.problem_type, self.labels),
-            "notes": list(self.notes),
-            "warnings": list(self.warnings),
-        }

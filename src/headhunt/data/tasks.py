@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from headhunt.data.readers import FORMATS
 from headhunt.data.sources import Rows
 from headhunt.data.splitting import TASK_TARGETS, Split
 from headhunt.data.task import SubTask, Task
-from headhunt.errors import DataError
+from headhunt.errors import DataError, did_you_mean
 from headhunt.storage import check_nesting, exists
 
 MOST_TASKS = 64
@@ -48,7 +47,7 @@ def load_tasks(source: str | Path, *, limit: int | None = None, seed: int = 0) -
     """
     path = Path(source).expanduser()
     if not exists(path):
-        raise DataError(f"tasks= must be a TOML file or a folder of tasks; {path} does not exist.")
+        raise DataError(f"must be a TOML file or a folder of tasks; {path} does not exist.", "tasks")
     given = _read_folder(path) if path.is_dir() else _read_file(path)
     tasks: dict[str, Task] = {}
     problems: list[str] = []
@@ -126,7 +125,7 @@ def _check_tasks(tasks: Mapping[str, Task]) -> None:
                 "Search for a model of this task alone."
             )
         if task.columns.group is not None or task.columns.order is not None:
-            raise DataError(f"group= and order= cannot be used with several tasks; {name!r} has one of them.")
+            raise DataError(f"Several tasks cannot have group or order; {name!r} has one of them.")
 
 
 def _with_validation(task: Task, tasks: Mapping[str, Task]) -> dict[str, Split]:
@@ -155,7 +154,7 @@ def _without_held_out(name: str, divided: Mapping[str, dict[str, Split]], notes:
         if not kept.any():
             raise DataError(
                 f"Every task must have {split} rows whose texts no other task is evaluated on; {name!r} has none. "
-                "Give all tasks the same test rows, with test=."
+                "Give all tasks the same test rows."
             )
         if not kept.all():
             notes.append(
@@ -234,9 +233,8 @@ def _check_options(options: Mapping[str, Any]) -> list[str]:
         problems.append("must have data, the file or folder of its rows")
     for key, value in options.items():
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(KEYS)}"
-            problems.append(f"has an unknown key {key!r:.80}. {hint}")
+            hint = did_you_mean(key, KEYS, f" Known keys: {', '.join(KEYS)}")
+            problems.append(f"has an unknown key {key!r:.80}.{hint}")
         elif key == "limit":
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 problems.append(f"limit must be a positive whole number; found {value!r:.80}")

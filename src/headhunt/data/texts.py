@@ -10,27 +10,13 @@ import numpy as np
 
 def text_columns(given: Any) -> list[list[Any]]:
     """Return the one or two columns of a data frame, an array, or a list of texts or of rows."""
-    if hasattr(given, "iloc") and hasattr(given, "columns"):  # a data frame
-        columns = [list(given.iloc[:, number]) for number in range(given.shape[1])]
-    else:
-        rows = (
-            given.to_numpy()
-            if hasattr(given, "to_numpy")
-            else given
-            if isinstance(given, list | tuple)
-            else np.asarray(given)
-        )
-        if isinstance(rows, np.ndarray):
-            rows = rows.tolist() if rows.ndim else [rows.item()]
-        rows = list(rows)
-        if not rows or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
-            return [rows]
-        widths = {len(row) for row in rows}
-        if len(widths) > 1:
-            raise ValueError(
-                f"X must have equally many texts in each row; found {', '.join(map(str, sorted(widths)))}."
-            )
-        columns = [list(column) for column in zip(*rows, strict=True)]
+    rows = given if isinstance(given, list | tuple) else np.atleast_1d(np.asarray(given)).tolist()
+    if not len(rows) or not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
+        return [list(rows)]
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise ValueError(f"X must have equally many texts in each row; found {', '.join(map(str, sorted(widths)))}.")
+    columns = [list(column) for column in zip(*rows, strict=True)]
     if len(columns) not in (1, 2):
         raise ValueError(f"X must have one or two texts per row; found {len(columns)} columns.")
     return columns

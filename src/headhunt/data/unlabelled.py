@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ class Unlabelled:
 
     def __len__(self) -> int:
         return len(self.texts)
-
-    def others(self, limit: int | None = None) -> Unlabelled:
-        """Return those that are not training rows, at most so many."""
-        stop = None if limit is None else self.own + limit
-        second = None if self.texts_b is None else self.texts_b[self.own : stop]
-        return replace(self, texts=self.texts[self.own : stop], texts_b=second, own=0)
 
 
 def load_unlabelled(
@@ -104,7 +98,7 @@ def normalise(text: str) -> str:
 def _load(task: Task, source: Any) -> Split:
     """Load a source. If it has no columns of the task's names, its own are found as for predictions."""
     if isinstance(source, str | Path) and exists(Path(source)) and Path(source).is_dir():
-        raise DataError(f"unlabelled= must be a file of texts, not a folder of splits; found {source}.")
+        raise DataError(f"must be a file of texts, not a folder of splits; found {source}.", "unlabelled")
     try:
         return load_texts(source, pair=task.pair, text=task.columns.text, text_b=task.columns.text_b)
     except DataError:

@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headhunt import modeling
 from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.configuration import HeadhuntConfig
@@ -23,7 +25,10 @@ from headhunt.predictor import CARD, Predictor
 from headhunt.report import model_card as card
 from headhunt.storage import read_json
 
-CODE = ("architecture.py", "configuration.py", "encoder.py", "ensemble.py", "heads.py", "model.py", "multitask.py")
+CODE = tuple(
+    f"{name}.py"
+    for name in ("architecture", "configuration", "encoder", "ensemble", "heads", "model", "multitask", "words")
+)
 CONFIG, AUTO_MAP = "config.json", "auto_map"
 # The code files of each type of model, and the classes in them that transformers uses.
 CODE_OF = {
@@ -103,7 +108,7 @@ def plan_upload(folder: str | Path) -> UploadPlan:
     text = ["a text"]
     for task in predictor.tasks or (None,):
         model = predictor.for_task(task)
-        if not all(map(_is_finite, model.outputs(text, text if model.pair else None).ravel())):
+        if not np.isfinite(model.outputs(text, text if model.pair else None)).all():
             raise ModelError(f"The outputs of {folder} must be finite; they are not. Train or save the model again.")
     entries = sorted(folder.iterdir(), key=lambda path: path.name)
     uploaded = [path for path in entries if path.is_file() and _is_model_file(path.name)]
@@ -219,7 +224,7 @@ def push(plan: UploadPlan, repo: str, *, private: bool = True, message: str | No
         url = api.create_repo(repo, private=private, exist_ok=True)
         name = url.repo_id
         if private and not api.repo_info(name).private:
-            raise HubError(f"{name} exists and is public. Pass private=False, or give another repository.")
+            raise HubError(f"{name} exists and is public. Push it as public, or give another repository.")
         if not (plan.folder / card.FILE).exists():
             card.write(plan.folder)
         paths = {file: plan.folder / file for file in plan.files if file not in plan.replaced}
@@ -283,10 +288,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0
 
 
 def _is_model_file(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import FinalEvaluation
+from headhunt.engine.view import View
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Score, compare, decision_scores, find_metric, measure
 from headhunt.modeling.architecture import Head
@@ -21,6 +21,7 @@ from headhunt.run.directory import read_predictions
 from headhunt.run.results import AblationItem, AblationResult
 from headhunt.spec import Spec, plain
 from headhunt.spec.spec import TASK_SAMPLINGS
+from headhunt.study.loop import Batch, Loop
 from headhunt.study.requests import EvaluateTrial
 
 NAMES = {
@@ -30,6 +31,7 @@ NAMES = {
     "pooling": "pooling",
     "siamese": "siamese comparison",
     "windows": "windows of long texts",
+    "words": "word counts",
     "mlp": "MLP",
     "dropout": "head dropout",
     "learning_rate": "learning rate",
@@ -51,7 +53,6 @@ NAMES = {
     "solver": "solver",
     "head_init": "first weights",
     "standardize": "standardised features",
-    "stopping": "choice of the epoch",
     "unfreeze": "gradual unfreezing",
     "swap_pairs": "swapped pairs",
     "task_layers": "layers of each task",
@@ -94,9 +95,10 @@ def variants(spec: Spec, rows: int, tasks: bool = False) -> dict[str, Spec]:
             value, replacement = getattr(current, field.name), getattr(default, field.name)
             if value == replacement or field.name == "max_length":
                 continue
-            variant = replace(spec, **{part: replace(current, **{field.name: replacement})}).canonical()
-            if variant.hash != spec.hash:
-                changed[f"{NAMES[field.name]}: {_word(value)} → {_word(replacement)}"] = variant
+            with suppress(ValueError):  # the default may not fit: only a solved head counts words
+                variant = replace(spec, **{part: replace(current, **{field.name: replacement})}).canonical()
+                if variant.hash != spec.hash:
+                    changed[f"{NAMES[field.name]}: {_word(value)} → {_word(replacement)}"] = variant
             for name, nested in _nested_variants(value):
                 variant = replace(spec, **{part: replace(current, **{field.name: nested})}).canonical()
                 if variant.hash != spec.hash:
@@ -109,10 +111,10 @@ def variants(spec: Spec, rows: int, tasks: bool = False) -> dict[str, Spec]:
     return changed
 
 
-def _all_variants(final: FinalEvaluation, spec: Spec) -> dict[str, Variant]:
+def _all_variants(view: View, spec: Spec) -> dict[str, Variant]:
     """Return the winner, with an empty name, and its variants."""
-    tasks = final.task.tasks
-    changed = variants(spec, final.task.rows["train"], bool(tasks))
+    tasks = view.task.tasks
+    changed = variants(spec, view.task.rows["train"], bool(tasks))
     found = {"": Variant(spec), **{name: Variant(variant) for name, variant in changed.items()}}
     if spec.recipe.freeze != "all" and not spec.recipe.is_solved:  # otherwise tasks do not affect each other
         found |= {
@@ -144,45 +146,45 @@ def _word(value: Any) -> str:
     return "on" if hasattr(value, "__dataclass_fields__") else str(value)
 
 
-def run_ablation(final: FinalEvaluation, trial_number: int, seeds: int = 1) -> AblationResult:
+def run_ablation(view: View, loop: Loop, trial_number: int, seeds: int = 1) -> AblationResult:
     """Evaluate the winner and its variants and write the result.
 
     Args:
-        final: The search.
+        view: The search.
+        loop: Runs the training.
         trial_number: The winner.
         seeds: How often each is evaluated; predictions on disk are used again.
 
     Raises:
         HeadhuntError: If the winner is the plain head with the plain recipe, which has nothing to remove.
     """
-    specs = _all_variants(final, final.state.trials[trial_number].spec)
+    specs = _all_variants(view, view.state.trials[trial_number].spec)
     if len(specs) == 1:
         raise HeadhuntError("The winner is the plain head with the plain recipe; there is nothing to remove.")
-    final.show_stage(f"evaluating {len(specs) - 1} variants of the winner")
     requests = [
-        _request(final, trial_number, variant, seed, path)
+        _request(view, trial_number, variant, seed, path)
         for seed in range(seeds)
         for variant in specs.values()
-        if not (path := final.directory.ablation_predictions(variant.key, seed)).exists()
+        if not (path := view.directory.ablation_predictions(variant.key, seed)).exists()
     ]
-    final.run(requests, final.budget.deadline)
-    rows, outputs = _read_outputs(final, specs, seeds)
+    loop.run(Batch(requests))
+    rows, outputs = _read_outputs(view, specs, seeds)
     if not outputs[""]:
-        raise HeadhuntError("There was no time to evaluate the winner again. Give more time= or none.")
-    scores = [final.evaluate(run, rows).scores for run in outputs[""].values()]
-    base = Score(*(float(np.mean([getattr(s[final.metric], end) for s in scores])) for end in ("value", "low", "high")))
-    found = [_item(final, name, specs[name], outputs[name], outputs[""], rows) for name in specs if name]
+        raise HeadhuntError("There was no time to evaluate the winner again. Give more time, or none for no limit.")
+    scores = [view.evaluate(run, rows).scores for run in outputs[""].values()]
+    base = Score(*(float(np.mean([getattr(s[view.metric], end) for s in scores])) for end in ("value", "low", "high")))
+    found = [_item(view, name, specs[name], outputs[name], outputs[""], rows) for name in specs if name]
     items = [item for item in found if item is not None]
     items.sort(key=lambda item: item.difference)
     evaluated = {item.name for item in items}
     failed = tuple(name for name in specs if name and name not in evaluated)
-    result = AblationResult(trial_number, final.metric, len(rows), base, tuple(items), failed)
-    final.directory.write_ablation(result)
+    result = AblationResult(trial_number, view.metric, len(rows), base, tuple(items), failed)
+    view.directory.write(result)
     return result
 
 
 def _item(
-    final: FinalEvaluation,
+    view: View,
     name: str,
     variant: Variant,
     outputs: Mapping[int, np.ndarray],
@@ -192,25 +194,25 @@ def _item(
     """Return a variant's score and its difference from the winner's; None if no seed has both.
 
     Args:
-        final: The search.
+        view: The search.
         name: Name of the variant.
         variant: The variant.
         outputs: Its outputs by seed.
         winner: Outputs of the winner by seed.
         rows: Positions of the rows they predict.
     """
-    targets = final.validation_targets[rows]
+    targets = view.validation_targets[rows]
     shared = [seed for seed in outputs if seed in winner]
     if not shared:
         return None
-    pair, metric = [[each[seed] for seed in shared] for each in (outputs, winner)], final.metric
+    pair, metric = [[each[seed] for seed in shared] for each in (outputs, winner)], view.metric
     if variant.left_out is not None:
         kept = targets["task"] != variant.left_out
         pair, targets = [[run[kept] for run in runs] for runs in pair], targets[kept]
         targets["task"] -= targets["task"] > variant.left_out
         metric = ",".join(each for number, each in enumerate(metric.split(",")) if number != variant.left_out)
-    problem_type = final.task.problem_type
-    comparison = compare(problem_type, metric, pair[0], pair[1], targets, groups=final.groups_of(rows))
+    problem_type = view.task.problem_type
+    comparison = compare(problem_type, metric, pair[0], pair[1], targets, groups=view.groups_of(rows))
     # `measure` is signed so that higher is better; an error is shown as it is.
     score = float(np.mean([measure(problem_type, metric, run, targets) for run in pair[0]]))
     return AblationItem(
@@ -224,10 +226,10 @@ def _item(
     )
 
 
-def _request(final: FinalEvaluation, trial: int, variant: Variant, seed: int, path: Path) -> EvaluateTrial:
-    winner = final.state.trials[trial]
-    top = final.study.ladder.top
-    return final.request(
+def _request(view: View, trial: int, variant: Variant, seed: int, path: Path) -> EvaluateTrial:
+    winner = view.state.trials[trial]
+    top = view.study.ladder.top
+    return view.request(
         EvaluateTrial,
         winner,
         seed,
@@ -235,24 +237,26 @@ def _request(final: FinalEvaluation, trial: int, variant: Variant, seed: int, pa
         left_out=variant.left_out,
         rung=top,
         fraction=1.0,
-        rows=final.study.rows_of(winner, top),
+        rows=view.study.rows_of(winner, top),
         predictions=path,
+        deadline=view.study.budget.deadline,
         worker_timeout=None,
+        recorded=False,
     )
 
 
 def _read_outputs(
-    final: FinalEvaluation, specs: Mapping[str, Variant], seeds: int
+    view: View, specs: Mapping[str, Variant], seeds: int
 ) -> tuple[np.ndarray, dict[str, dict[int, np.ndarray]]]:
     """Return the rows, and the outputs of each variant by seed."""
     rows = np.arange(0)
     outputs: dict[str, dict[int, np.ndarray]] = {name: {} for name in specs}
     for name, variant in specs.items():
         for seed in range(seeds):
-            path = final.directory.ablation_predictions(variant.key, seed)
+            path = view.directory.ablation_predictions(variant.key, seed)
             if path.exists():
                 evaluated, predicted = read_predictions(path)
                 rows = evaluated if name == "" else rows
-                truth = final.validation_targets[evaluated]
-                outputs[name][seed] = decision_scores(final.task.problem_type, final.metric, predicted, truth)
+                truth = view.validation_targets[evaluated]
+                outputs[name][seed] = decision_scores(view.task.problem_type, view.metric, predicted, truth)
     return rows, outputs

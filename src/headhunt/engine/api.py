@@ -11,7 +11,8 @@ from typing import Any
 
 from headhunt.data import Split, Task, load_texts
 from headhunt.engine.assembly import prepare
-from headhunt.engine.options import check_new_directory, choose_metric, load_task, parse_duration
+from headhunt.engine.encoders import find_encoder
+from headhunt.engine.options import check_new_directory, choose_metric, load_task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import (
     Evaluation,
@@ -21,15 +22,18 @@ from headhunt.evaluation import (
     evaluate_tasks,
     score_rejection,
 )
+from headhunt.modeling.architecture import Head
 from headhunt.modeling.pretrained import check_length, load_config
 from headhunt.predictor import Predictor
 from headhunt.run.model_info import versions
-from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain
+from headhunt.run.settings import parse_duration
+from headhunt.spec import DEFAULT_ENCODER, MANY_CLASSES, Spec, plain, solved
 from headhunt.training import pretraining
 from headhunt.training.device import pick_device
 from headhunt.training.loop import Report
 from headhunt.training.pretraining import Pretraining
 
+LAST_LAYER_ROWS = 20_000  # the features of all layers of more rows may not fit into memory
 MOST_EPOCHS = 100  # of further pretraining
 
 
@@ -38,6 +42,7 @@ def fit(
     *,
     encoder: str | None = None,
     spec: Spec | None = None,
+    fine_tune: bool = False,
     max_length: int | None = None,
     out: str | Path | None = None,
     seed: int = 0,
@@ -52,7 +57,8 @@ def fit(
     Args:
         data: A `Task`, or anything `Task.load` takes.
         encoder: A Hugging Face model name or a directory; by default the spec's.
-        spec: The candidate; by default the plain head with a fair recipe.
+        spec: The candidate; by default a head that is solved on the frozen encoder, which takes seconds.
+        fine_tune: Train the plain head and the encoder with a fair recipe instead, which takes minutes.
         max_length: Maximum number of tokens per text; by default that of the spec, or 128.
         out: Directory to save the model in; not saved by default.
         seed: Random seed.
@@ -67,15 +73,18 @@ def fit(
     """
     if out is not None:
         check_new_directory(Path(out))
+    encoder = find_encoder(encoder or (spec.encoder if spec else DEFAULT_ENCODER))
     task = load_task(data, seed, options, validation_share=0)  # no candidates are compared, so all rows are trained on
     train = task.splits["train"]
-    if spec is None:
-        name = encoder or DEFAULT_ENCODER
-        width = int(load_config(name, trust_remote_code).hidden_size)
+    if spec is None and not fine_tune:
+        spec = solved(encoder, pair=task.pair, classes=len(task.labels) or 1)
+        if len(train) > LAST_LAYER_ROWS and not task.pair:
+            spec = replace(spec, head=Head(pooling="mean"))
+    elif spec is None:
+        width = int(load_config(encoder, trust_remote_code).hidden_size)
         # With many classes each has few rows, and the lower learning rate needs several times the epochs.
-        spec = plain(name, len(train), recipe=int(len(task.labels) > MANY_CLASSES), width=width)
-    elif encoder:
-        spec = replace(spec, encoder=encoder)
+        spec = plain(encoder, len(train), recipe=int(len(task.labels) > MANY_CLASSES), width=width)
+    spec = replace(spec, encoder=encoder)
     if max_length is not None:
         check_length(max_length, spec.encoder, trust_remote_code)
         spec = replace(spec, recipe=replace(spec.recipe, max_length=max_length))
@@ -155,7 +164,7 @@ def pretrain(
     """
     check_new_directory(Path(out))
     if not 0 < epochs <= MOST_EPOCHS:
-        raise HeadhuntError(f"epochs= must be above 0, up to {MOST_EPOCHS}; found {epochs}.")
+        raise HeadhuntError(f"must be above 0, up to {MOST_EPOCHS}; found {epochs}.", "epochs")
     if max_length is not None:
         check_length(max_length, encoder, trust_remote_code)
     rows = load_texts(texts, pair=False, text=text)

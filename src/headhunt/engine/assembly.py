@@ -76,6 +76,8 @@ def build_model(
     """Return the untrained model of a candidate, and the candidate with a length its encoder can take."""
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
+    if spec.head.words and task.tasks:
+        raise ModelError("A head with word counts is of one task; this model has several.")
     if spec.head.windows and (task.pair or task.tasks):
         found = "several tasks" if task.tasks else "two texts"
         raise ModelError(f"A head that reads windows ({spec.head.windows}) takes one text; this model has {found}.")
@@ -102,8 +104,10 @@ def build_model(
     limit = longest_input(model)
     if limit is not None and spec.recipe.max_length > limit:
         spec = replace(spec, recipe=replace(spec.recipe, max_length=limit))  # no encoder reads beyond its positions
+    special = SpecialTokens.of(tokenizer, pair=task.pair)
+    if spec.head.words:
+        model.config.special_ids = sorted({*special.before, *special.between, *special.after})
     if spec.head.windows:
-        special = SpecialTokens.of(tokenizer, pair=False)
         model.config.window = [spec.recipe.max_length, len(special.before), len(special.after)]
     return model, spec
 
@@ -219,6 +223,7 @@ def assemble(
             groups=groups,
             seed=seed,
             solver=spec.recipe.solver,
+            balanced=spec.recipe.class_weights,
         )
         return solving, predictor
     objective: Objective | TaskObjectives

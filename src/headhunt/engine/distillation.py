@@ -98,7 +98,7 @@ def distil(
     """
     check_new_directory(Path(out))
     if not 0 < epochs <= 100:
-        raise HeadhuntError(f"epochs= must be above 0, up to 100; found {epochs}.")
+        raise HeadhuntError(f"must be above 0, up to 100; found {epochs}.", "epochs")
     teacher = load(model, device=device, precision=precision, trust_remote_code=trust_remote_code)
     columns: dict[str, Any] = {"pair": teacher.pair, "text": text, "text_b": text_b}
     problem_type: Any = teacher.problem_type
@@ -179,7 +179,7 @@ def _without(rows: Split, tested: Split | None) -> Split:
         kept &= np.array([normalise(each) not in tests for each in second])
     if kept.sum() < LEAST_TEXTS:
         raise HeadhuntError(
-            f"texts= must hold at least {LEAST_TEXTS} texts that are not test rows; found {int(kept.sum())}."
+            f"must hold at least {LEAST_TEXTS} texts that are not test rows; found {int(kept.sum())}.", "texts"
         )
     return rows.take(kept)
 

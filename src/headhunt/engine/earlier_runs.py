@@ -45,17 +45,16 @@ def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) ->
         HeadhuntError: If a directory holds no search or one of another kind of task, or there is nothing to learn.
     """
     if runs and not known_recipes:
-        raise HeadhuntError(
-            "learn_from= adds to the known recipes, so it needs known_recipes=True. Leave one of them out."
-        )
+        raise HeadhuntError("adds to the known recipes, so it needs them too. Leave one of them out.", "learn_from")
     found: dict[str, _Success] = {}
     for run in runs:
         for success in _read_successes(RunDirectory(Path(run)), task):
             found.setdefault(success.spec.hash, success)
     if runs and not found:
         raise HeadhuntError(
-            "learn_from= must be searches with a trained candidate that was better than the plain head on the same "
-            f"rows; found none in {', '.join(map(str, runs))}. Leave it out."
+            "must be searches with a trained candidate that was better than the plain head on the same "
+            f"rows; found none in {', '.join(map(str, runs))}. Leave it out.",
+            "learn_from",
         )
     ordered = sorted(found.values(), key=lambda success: (success.place, -success.gain_per_second))
     return tuple(success.spec for success in ordered[:MAXIMUM])
@@ -64,12 +63,13 @@ def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) ->
 def _read_successes(directory: RunDirectory, task: Task) -> list[_Success]:
     directory.refuse_links()
     if not directory.exists():
-        raise HeadhuntError(f"learn_from= must be directories of searches; {directory.path} holds none.")
+        raise HeadhuntError(f"must be directories of searches; {directory.path} holds none.", "learn_from")
     kind, wanted = directory.read_task_info(), (task.problem_type, task.pair)
     if (kind.problem_type, kind.pair) != wanted:
         raise HeadhuntError(
-            f"learn_from= must be searches of tasks like this one, which is {_describe(*wanted)}; {directory.path} is "
-            f"{_describe(kind.problem_type, kind.pair)}. Leave it out."
+            f"must be searches of tasks like this one, which is {_describe(*wanted)}; {directory.path} is "
+            f"{_describe(kind.problem_type, kind.pair)}. Leave it out.",
+            "learn_from",
         )
     state = read_state(directory)
     rung, plain = max((trial.best for trial in state.plain_trials if trial.best), default=(0, math.inf))

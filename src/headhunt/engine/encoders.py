@@ -6,18 +6,21 @@ No model is loaded, so that a search does not wait for what builds them.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from headhunt.data import Task
-from headhunt.errors import HeadhuntError
+from headhunt.errors import HeadhuntError, ModelError
 from headhunt.spec import DEFAULT_ENCODER, Recipe
 from headhunt.storage import read_json
+
+if TYPE_CHECKING:
+    from headhunt.data import Task
 
 AUTO = "auto"
 BYTES = 4
@@ -136,13 +139,48 @@ def resolve_encoders(
     """
     if given is None:
         return (DEFAULT_ENCODER,)
-    names = _split(given)
+    names = find_encoders(given)
     if names == [AUTO]:
         return _choose(guess_language(texts), max_size, gpu, is_offline() if offline is None else offline)
     if AUTO in names:
-        raise HeadhuntError(f'encoder="auto" must be given alone; found {", ".join(names)}.')
+        raise HeadhuntError(f'"auto" must be given alone; found {", ".join(names)}.')
     _check(names, trust_remote_code)
     return tuple(names)
+
+
+def find_encoders(given: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return the names and folders of encoders without the commas between them, as `find_encoder` completes them."""
+    return [name if name == AUTO else find_encoder(name) for name in _split(given)]
+
+
+def find_encoder(name: str) -> str:
+    """Return a folder or the complete name of an encoder: `all-MiniLM-L6-v2` may stand for one in the local cache.
+
+    Nothing of transformers is loaded, and without a network nothing is retried, so that a wrong name is refused soon.
+
+    Raises:
+        ModelError: If there is no such folder, or the encoder is not in the cache and cannot be downloaded.
+    """
+    from huggingface_hub import constants
+
+    folder = name.startswith((".", "/", "~"))
+    cache = Path(constants.HF_HUB_CACHE)
+    cached = {path.parent.name[8:].replace("--", "/") for path in cache.glob("models--*/snapshots")}
+    if Path(name).is_dir() or name in cached:
+        return name
+    if f"sentence-transformers/{name}" in cached:
+        return f"sentence-transformers/{name}"
+    if not folder and not is_offline(when_silent=False):
+        return name
+    short = {each.rpartition("/")[2]: each for each in sorted(cached)}
+    close = [] if folder else difflib.get_close_matches(name, [*cached, *short], n=1)
+    hint = f" Did you mean {short.get(close[0], close[0])!r}?" if close else ""
+    reason = "this folder does not exist" if folder else "it is not in the local cache, and there is no network"
+    raise ModelError(
+        f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; {name!r} cannot "
+        f"be loaded ({reason}).{hint} Check the name and the network; without a network, the encoder must be a folder"
+        f"{' or in the cache: ' + ', '.join(sorted(cached)[:5]) if cached else ''}."
+    )
 
 
 def relative_cost(encoder: str, trust_remote_code: bool = False) -> float:
@@ -193,8 +231,12 @@ def guess_language(texts: Sequence[str]) -> Literal["en", "multilingual"]:
     return "en" if english and latin else "multilingual"
 
 
-def is_offline() -> bool:
-    """Return True if HF_HUB_OFFLINE is set or the hub does not respond within two seconds."""
+def is_offline(*, when_silent: bool = True) -> bool:
+    """Return True if HF_HUB_OFFLINE is set or the hub cannot be reached.
+
+    Args:
+        when_silent: What to return if the hub does not respond within two seconds.
+    """
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -209,7 +251,7 @@ def is_offline() -> bool:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(REACHABLE_SECONDS)
-    return not responses
+    return not responses and (when_silent or not thread.is_alive())
 
 
 def _split(given: str | Path | Sequence[str | Path]) -> list[str]:
@@ -221,7 +263,7 @@ def _split(given: str | Path | Sequence[str | Path]) -> list[str]:
         folder = isinstance(item, Path) or (item.strip() and Path(item).is_dir())
         names += [str(item)] if folder else [name.strip() for name in str(item).split(",") if name.strip()]
     if not names:
-        raise HeadhuntError('encoder= must be a Hugging Face name, a folder, several of them or "auto"; found none.')
+        raise HeadhuntError('must be a Hugging Face name, a folder, several of them or "auto"; found none.', "encoder")
     return names
 
 
@@ -233,7 +275,7 @@ def _check(names: Sequence[str], trust_remote_code: bool) -> None:
     for name in names:
         identity = str(Path(name).resolve()) if Path(name).is_dir() else name
         if identity in seen:
-            raise HeadhuntError(f"encoder= must name each encoder once; found {name} twice.")
+            raise HeadhuntError(f"must name each encoder once; found {name} twice.", "encoder")
         seen.add(identity)
         load_config(name, trust_remote_code)
 
@@ -248,15 +290,16 @@ def _choose(language: str, max_size: float | None, gpu: bool, offline: bool) -> 
         from huggingface_hub import constants
 
         raise HeadhuntError(
-            f'encoder="auto" must find an encoder, but the hub cannot be reached and {constants.HF_HUB_CACHE} has none '
-            "for these texts. Connect to the network, or give encoder= a folder."
+            f'"auto" must find an encoder, but the hub cannot be reached and {constants.HF_HUB_CACHE} has none '
+            "for these texts. Connect to the network, or give a folder."
         )
     small = [encoder for encoder in available if max_size is None or encoder.size <= max_size]
     if not small:
         least = min(available, key=lambda encoder: encoder.size)
         raise HeadhuntError(
-            f"max_size= must allow an encoder; found {max_size:g} MB, and the smallest one, {least.name}, has "
-            f"{least.size:.0f} MB of fp32 weights. Give a larger max_size= or a smaller encoder=."
+            f"must allow an encoder; found {max_size:g} MB, and the smallest one, {least.name}, has "
+            f"{least.size:.0f} MB of fp32 weights. Give a larger max_size or a smaller encoder.",
+            "max_size",
         )
     small.sort(key=lambda encoder: (encoder.name != DEFAULT_ENCODER, encoder.cost, encoder.size, encoder.name))
     limit = max(relative_cost(entry.name) for entry in KNOWN if entry.hardware == "cpu")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from headhunt.errors import ModelError
-from headhunt.evaluation import Decisions
 from headhunt.modeling.ensemble import HeadhuntEnsembleConfig, HeadhuntEnsembleForSequenceClassification
 from headhunt.modeling.model import HeadhuntForSequenceClassification
 from headhunt.modeling.pretrained import equal_tokenizers, load_tokenizer
-from headhunt.predictor import CARD, MEMBERS, Predictor
+from headhunt.predictor import MEMBERS, Predictor
 from headhunt.spec import Recipe
-from headhunt.storage import remove
 from headhunt.training.tokens import SpecialTokens
 
 SHARED_FACTS = ("created", "task", "versions")  # taken from the first member
@@ -85,38 +82,6 @@ def join(members: Iterable[Predictor], facts: dict[str, Any] | None = None) -> P
         device=first.device,
         precision=first.precision,
     )
-
-
-def save_ensemble(
-    folder: Path,
-    facts: Mapping[str, Any],
-    decisions: Decisions | None = None,
-    *,
-    load: Callable[[Path], Predictor] = Predictor.load,
-    check: Callable[[Predictor], object] | None = None,
-) -> None:
-    """Replace the saved models in a folder by one model, their ensemble, which is saved in the folder itself.
-
-    Args:
-        folder: Folder whose subfolders are saved models.
-        facts: Further data to save with the ensemble.
-        decisions: Thresholds, temperature and rejection that were fitted on the mean outputs. Without them, thresholds
-            are the mean of the members' thresholds.
-        load: Loads a saved model.
-        check: Called with the ensemble before it is saved; raises an error if it must not be.
-
-    Raises:
-        ModelError: If the models cannot be joined.
-    """
-    members = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
-    predictor = join(map(load, members), dict(facts))
-    if decisions is not None:
-        predictor.decide_by(decisions)
-    if check is not None:
-        check(predictor)
-    predictor.save(folder)
-    for member in members:
-        remove(member)
 
 
 def encoders_with_equal_tokenizer(encoders: Sequence[str], trust_remote_code: bool = False) -> list[str]:

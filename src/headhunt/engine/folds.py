@@ -48,11 +48,11 @@ def working_rows(task: Task, plan: Plan | None, seed: int = 0) -> WorkingRows:
     rank = np.empty(len(targets), np.int64)
     rank[stratified_order(targets, seed)] = np.arange(len(targets))
     everything = WorkingRows(np.arange(len(targets)), make_folds(task, seed), rank)
-    if plan is None or plan.folds > 1:
+    if plan is None or plan.cross_validates:
         return everything
     train, evaluated = everything.folds[0]
-    evaluated = np.sort(everything.sample(evaluated, plan.validation_rows))
-    train = everything.sample(train, max(plan.compared_rows, plan.final_rows, plan.first_rows, plan.solved_rows))
+    evaluated = np.sort(everything.sample(evaluated, plan.held_out))
+    train = everything.sample(train, max(plan.used_rows, plan.solved_rows, plan.counted_rows))
     positions = np.sort(np.concatenate([train, evaluated]))
     fold = np.searchsorted(positions, np.sort(train)), np.searchsorted(positions, evaluated)
     return WorkingRows(positions, [fold], rank[positions])

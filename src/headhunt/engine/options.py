@@ -1,81 +1,54 @@
-"""Parse and check the options of a search."""
+"""Check the options of a search against its data, and create its directory."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from headhunt.data import Task
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import DEFAULT_METRIC, RejectionRule, check_metric
-from headhunt.run.settings import DELIVER
+from headhunt.run.settings import Resources, SearchOptions, refuse_unknown
 from headhunt.spec import Space
 from headhunt.storage import find_obstacle
-from headhunt.study.registry import STRATEGIES
-
-PRECISIONS = ("auto", "fp32", "bf16")
-MILLISECONDS = {"ms": 1.0, "s": 1000.0}
-MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
 
 
-def parse_duration(time: str | float | None) -> float | None:
-    """Return seconds from "90s", "10m", "1h30m" or a number of seconds; None for "none".
+def divide(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the options of a search, those of its resources, and those of `Task.load`.
 
     Raises:
-        HeadhuntError: If it is none of these.
+        HeadhuntError: If one does not exist.
     """
-    if time is None or time == "none":
-        return None
-    text = f"{time}s" if isinstance(time, int | float) else time.strip().lower()
-    text = f"{text}s" if re.fullmatch(r"[\d.]+", text) else text  # a bare number is in seconds
-    match = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.e+-]+)s)?", text)
-    try:
-        parts = [float(part or 0) for part in match.groups()] if match and text else []
-    except ValueError:
-        parts = []
-    if not parts or not (sum(parts) > 0 and math.isfinite(sum(parts))):
-        raise HeadhuntError(f"time= must be a duration such as 90s, 10m or 1h30m; found {time!r}.")
-    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+    own, cluster = ([each.name for each in fields(cls)] for cls in (SearchOptions, Resources))
+    columns = [name for name in signature(Task.load).parameters if name != "source"]
+    refuse_unknown(given, [*own, *cluster, *columns])
+    return (
+        {name: given[name] for name in own if name in given},
+        {name: given[name] for name in cluster if name in given},
+        {name: given[name] for name in columns if name in given and name not in own},
+    )
+
+
+def documented(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function that takes the options of a search their names and help, for `help()` and notebooks."""
+    declared = [*fields(SearchOptions), *fields(Resources)]
+    shown = signature(function)
+    *named, rest = shown.parameters.values()
+    listed = [Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default) for each in declared]
+    function.__signature__ = shown.replace(parameters=[*named, *listed, rest])  # type: ignore[attr-defined]
+    lines = [f"        {each.name}: {' '.join(each.metadata['about'].split())}" for each in declared]
+    function.__doc__ = "\n".join([str(function.__doc__).rstrip(), "", "    Options:", *lines])
+    return function
 
 
 def check_deliver(deliver: str, task: Task) -> None:
-    """Raise `HeadhuntError` if a rule of delivery is unknown, or there is no ensemble for a task."""
-    if deliver not in DELIVER:
-        raise HeadhuntError(f"deliver= must be {' or '.join(DELIVER)}; found {deliver!r}.")
+    """Refuse an ensemble for several tasks."""
     if deliver == "ensemble" and task.tasks:
-        raise HeadhuntError("deliver=ensemble needs one task; a model of several tasks has no ensemble. Leave it out.")
-
-
-def parse_quantity(value: str | float | None, units: Mapping[str, float], argument: str, example: str) -> float | None:
-    """Return a positive number in the first of the units.
-
-    Args:
-        value: A number, or a number with its unit.
-        units: Factor of each unit.
-        argument: Name of the argument, for messages.
-        example: A valid value, for messages.
-
-    Raises:
-        HeadhuntError: If it is not one.
-    """
-    if value is None:
-        return None
-    if isinstance(value, int | float):
-        number = float(value)
-    else:
-        match = re.fullmatch(r"([\d.]+)\s*([a-z]*)", value.strip().lower())
-        factor = units.get(match[2] or next(iter(units))) if match else None
-        try:
-            number = float(match[1]) * factor if match and factor else 0.0
-        except ValueError:
-            number = 0.0
-    if not (number > 0 and math.isfinite(number)):
-        units_text = ", ".join(units)
-        raise HeadhuntError(f"{argument}= must be above 0, such as {example} (units: {units_text}); found {value!r}.")
-    return number
+        raise HeadhuntError("cannot be an ensemble for several tasks; found ensemble. Leave it out.", "deliver")
 
 
 def check_target(target: float | None, metric: str) -> None:
@@ -86,7 +59,7 @@ def check_target(target: float | None, metric: str) -> None:
     """
     most, example = (0, "-0.1, the negative of the error") if metric == "mse" else (1, "0.9")
     if target is not None and not target <= most:
-        raise HeadhuntError(f"target= must be at most {most}, such as {example}; found {target:g}.")
+        raise HeadhuntError(f"must be at most {most}, such as {example}; found {target:g}.", "target")
 
 
 def choose_metric(task: Task, metric: str | None) -> str:
@@ -101,7 +74,7 @@ def choose_metric(task: Task, metric: str | None) -> str:
         return metric
     if metric is not None:
         raise HeadhuntError(
-            f"metric= cannot be given with several tasks; found {metric}. Each task has its own metric."
+            f"cannot be given with several tasks; found {metric}. Each task has its own metric.", "metric"
         )
     for each in task.tasks:
         if each.metric is not None:
@@ -121,11 +94,12 @@ def check_decisions(task: Task, calibrate: bool, reject: float | None, reject_la
         HeadhuntError: If the task has no probabilities, or cannot have this rejection.
     """
     if calibrate and task.tasks:
-        raise HeadhuntError("calibrate=True is for one task; a model of several tasks cannot be calibrated.")
+        raise HeadhuntError("is for one task; a model of several tasks cannot be calibrated.", "calibrate")
     if calibrate and task.problem_type == "regression":
         raise HeadhuntError(
-            "calibrate= needs classes or labels: a number has no probability. Leave it out; the report states how "
-            "large the errors are."
+            "needs classes or labels: a number has no probability. Leave it out; the report states how "
+            "large the errors are.",
+            "calibrate",
         )
     if reject is not None or reject_label is not None:
         rule = RejectionRule(RejectionRule.coverage if reject is None else reject, reject_label)
@@ -140,11 +114,13 @@ def check_pretraining(task: Task, space: Space, pretrain: bool, unlabelled: bool
     """
     if task.tasks and (pretrain or unlabelled):
         raise HeadhuntError(
-            "unlabelled= and pretrain= need one task; found several. Pretrain the encoder first, with "
-            "headhunt pretrain, and give the new one as encoder=."
+            "Unlabelled texts and further pretraining need one task; found several. Pretrain the encoder first, with "
+            "headhunt pretrain, and give the new one as the encoder."
         )
     if pretrain and "encoder" in space.tree:
-        raise HeadhuntError("pretrain= needs a space that names no encoder; give encoder= instead, or pretrain=False.")
+        raise HeadhuntError(
+            "needs a space that names no encoder; give an encoder instead, or leave pretraining out.", "pretrain"
+        )
 
 
 def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any) -> Task:
@@ -162,21 +138,8 @@ def load_task(data: Any, seed: int, options: Mapping[str, Any], **defaults: Any)
     if not isinstance(data, Task):
         return Task.load(data, seed=seed, **{**defaults, **options})
     if options:
-        raise HeadhuntError(f"{', '.join(options)}= cannot be given with a Task; give them to Task.load.")
+        raise HeadhuntError(f"{', '.join(options)} cannot be given with a Task; give them to Task.load.")
     return data
-
-
-def check_choices(strategy: str, precision: str, workers: int | None) -> None:
-    """Refuse names and numbers that no search can use, before any work is done.
-
-    Raises:
-        HeadhuntError: If one is not valid.
-    """
-    for argument, value, known in (("strategy", strategy, STRATEGIES), ("precision", precision, PRECISIONS)):
-        if value not in known:
-            raise HeadhuntError(f"{argument}= must be one of {', '.join(known)}; found {value!r}.")
-    if workers is not None and workers < 0:
-        raise HeadhuntError(f"workers= must be 0 or more; found {workers}.")
 
 
 def check_new_directory(path: Path) -> None:
@@ -186,7 +149,7 @@ def check_new_directory(path: Path) -> None:
         HeadhuntError: If it is one.
     """
     if (obstacle := find_obstacle(path)) is not None:
-        raise HeadhuntError(f"out= must be a new or empty directory; {obstacle}. Use another.")
+        raise HeadhuntError(f"must be a new or empty directory; {obstacle}. Use another.", "out")
 
 
 def check_device(device: str | None, ray: str | None = None) -> None:
@@ -215,10 +178,3 @@ def new_run_directory(name: str) -> Path:
         except FileExistsError:
             path = Path("runs") / f"{safe}-{number}"
             number += 1
-
-
-def default_workers() -> int:
-    """Return the number of local workers: one per GPU, or one per core without GPUs."""
-    from headhunt.study import worker_pool
-
-    return worker_pool.default_workers()

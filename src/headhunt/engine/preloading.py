@@ -6,7 +6,6 @@ This module loads hardly anything itself, so that a command can begin with it.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from headhunt.study import fork_server
@@ -20,12 +19,6 @@ def preload_workers(workers: int | None, device: str | None, ray: str | None) ->
     """Begin to load the libraries of the workers in another process, unless they run on Ray."""
     if are_local(workers, device, ray):
         fork_server.preload(RUNNER)
-
-
-def load_libraries() -> None:
-    """Load the code that builds and trains models in this process. A search needs it at its end only."""
-    with fork_server.without_collection():
-        import_module("headhunt.engine.assembly")
 
 
 def are_local(workers: int | None, device: str | None, ray: str | None) -> bool:

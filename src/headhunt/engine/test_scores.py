@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from headhunt.engine.final_evaluation import FinalEvaluation
-from headhunt.engine.last_training import Contest
-from headhunt.engine.selection import EnsembleChoice
 from headhunt.engine.task_results import score_tasks
+from headhunt.engine.view import View
 from headhunt.evaluation import (
     Decisions,
     Mistake,
@@ -25,162 +23,142 @@ from headhunt.evaluation import (
     reliability_bins,
     score_rejection,
 )
-from headhunt.run.directory import read_predictions, read_test_predictions
+from headhunt.run.directory import read_test_predictions
 from headhunt.run.model_info import saved_thresholds
-from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, TFIDF, WINNER, TestResult
+from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, TestResult
 from headhunt.run.state import Trial
 
-
-def folds_name(trial: Trial) -> str:
-    """Return the name of the predictions of a trial's models of folds."""
-    return f"folds-{trial.number:06d}"
+UNEQUAL = 0.1  # difference of training examples up to which two training runs are compared
 
 
-def decisions_on_test_rows(
-    final: FinalEvaluation, contest: Contest, choice: EnsembleChoice, outputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return test predictions as they are scored: for several labels, decision scores with thresholds at 0.5.
+@dataclass(frozen=True)
+class Tested:
+    """What the models of a trial, or the mean of several, predict for the test rows."""
 
-    The thresholds are those that each model is saved with; models of folds are not saved and have those of their trial.
+    name: str
+    """Role of the model: one of `results.MODELS`."""
+    outputs: list[np.ndarray]
+    """Of each training run, as the model returns them."""
+    seeds: list[int]
+    """Of these training runs."""
+    decisions: Decisions
+    """Fitted on validation rows."""
+    thresholds: tuple[float, ...] | None = None
+    """That the model is saved with."""
+    solved: bool = False
+    """Whether training it again would change nothing."""
+
+    @property
+    def scored(self) -> list[np.ndarray]:
+        """Outputs as they are scored: for several labels, decision scores with thresholds at 0.5."""
+        return [apply_thresholds(outputs, self.thresholds) for outputs in self.outputs]
+
+
+def read_tested(view: View, trial: Trial, name: str) -> Tested | None:
+    """Return what the models of a trial predict for the test rows; None if none of them was tested.
+
+    A further training run counts unless it was cut short: it would say how little time was left.
     """
-    if final.task.problem_type != "multi_label_classification":
-        return dict(outputs)
-    thresholds: dict[str, Sequence[float] | None] = {ENSEMBLE: choice.decisions.thresholds}
-    for trial in [*contest.trials, *choice.members]:
-        thresholds[folds_name(trial)] = final.decisions(final.held_out(trial)).thresholds
-    for name in outputs:
-        if name not in thresholds:
-            folder = final.directory.models / name
-            thresholds[name] = saved_thresholds(folder if folder.is_dir() else final.directory.path / name)
-    return {name: apply_thresholds(each, thresholds[name]) for name, each in outputs.items()}
+    outputs, seeds = [], []
+    least = (1 - UNEQUAL) * view.training_facts(trial)[0]
+    for seed in range(len(view.models_of(trial))):
+        path = view.directory.test_predictions(view.directory.final_model(trial.number, seed).name)
+        if path.exists() and view.training_facts(trial, seed)[0] >= least:
+            outputs.append(read_test_predictions(path)[0])
+            seeds.append(seed)
+    if not outputs or len(outputs[0]) != len(view.test):
+        return None
+    decisions = view.decisions(view.held_out(trial))
+    return Tested(
+        name, outputs, seeds, decisions, _saved(view.models_of(trial)[0]) or decisions.thresholds, trial.is_solved
+    )
+
+
+def mean_of(tested: list[Tested], decisions: Decisions) -> Tested | None:
+    """Return the mean prediction of several models; None unless there are several."""
+    if len(tested) < 2:
+        return None
+    mean = np.mean([each.outputs[0] for each in tested], 0)
+    return Tested(ENSEMBLE, [mean], [0], decisions, decisions.thresholds)
 
 
 def score_test_rows(
-    final: FinalEvaluation,
-    contest: Contest,
-    choice: EnsembleChoice,
-    predictions: Mapping[str, np.ndarray],
-    outputs: Mapping[str, np.ndarray],
-    source: Path | None,
+    view: View, tested: Mapping[str, Tested], delivered: str, source: Trial | None
 ) -> TestResult | None:
     """Return scores and details on the test rows of every model that predicted them.
 
     Args:
-        final: The search.
-        contest: The winner and the plain head.
-        choice: The ensemble.
-        predictions: Outputs of the models as they are scored.
-        outputs: Outputs of the models.
-        source: The saved model that is delivered.
+        view: The search.
+        tested: The models by their role.
+        delivered: Role of the delivered one.
+        source: Its trial, or the first of the ensemble.
     """
-    names: dict[str, str] = {}
-    for role, trial in ((WINNER, contest.winner), (PLAIN, contest.plain)):
-        tested = [path.name for path in contest.candidates_of(trial) if path.name in predictions]
-        if tested:
-            names[role] = tested[0]
-    if ENSEMBLE in predictions:
-        names[ENSEMBLE] = ENSEMBLE
-    ensemble = source == final.directory.ensemble
-    if WINNER not in names and source is not None and source.name in predictions and not ensemble:
-        names[WINNER] = source.name
-    if not names:
+    if not tested:
         return None
-    scored = {role: predictions[name][0] for role, name in names.items()} | _references(final)
-    targets, groups, task = final.test.targets, final.test.column_groups, final.task
+    targets, groups, task = view.test.targets, view.test.column_groups, view.task
+    scored = {role: each.scored[0] for role, each in tested.items()}
     if task.tasks:
-        return score_tasks(final, scored, paired_runs(contest, predictions))
+        return score_tasks(view, scored, paired_runs(tested))
     evaluations = {
         role: evaluate(task.problem_type, one, targets, task.labels, groups=groups) for role, one in scored.items()
     }
     result = TestResult(len(targets), {role: evaluation.scores for role, evaluation in evaluations.items()})
     if task.problem_type == "single_label_classification":
         confusion = {role: found.confusion for role, found in evaluations.items() if role in (WINNER, PLAIN)}
-        delivered = outputs.get(source.name) if source is not None else None
-        held_out = final.held_out(_trial_of(final, contest, source), source)
-        decisions = choice.decisions if ensemble else final.decisions(held_out)
-        rejection = score_rejected(final, decisions, delivered)
+        rejection = _score_rejected(view, tested.get(delivered))
         result = replace(result, confusion=confusion, rejection=rejection)
-    if WINNER not in names:
+    main = tested.get(WINNER) or tested.get(delivered)
+    if main is None or source is None:
         return result
-    winner = outputs[names[WINNER]][0]
-    model = final.directory.models / names[WINNER]
-    held_out = final.held_out(_trial_of(final, contest, model), model)
+    outputs, held_out = main.outputs[0], view.held_out(source)
     if task.problem_type == "regression":
-        return replace(result, errors=None if held_out is None else bound_errors(*held_out, winner, targets))
-    several = task.problem_type == "multi_label_classification"
+        return replace(result, errors=None if held_out is None else bound_errors(*held_out, outputs, targets))
+    several, plain = task.problem_type == "multi_label_classification", scored.get(PLAIN)
     return replace(
         result,
-        calibration=tuple(reliability_bins(winner, targets)),
+        calibration=tuple(reliability_bins(outputs, targets)),
         temperature=None if held_out is None else round(fit_temperature(*held_out), 4),
-        mistakes=() if several else _mistakes(final, winner, scored.get(PLAIN)),
+        mistakes=() if several else _mistakes(view, outputs, plain if WINNER in tested else None),
     )
 
 
-def paired_runs(
-    contest: Contest, predictions: Mapping[str, np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-    """Return outputs of as many training runs of the winner as of the plain head; None if one has no predictions."""
-    if contest.winner is None or contest.plain is None:
+def paired_runs(tested: Mapping[str, Tested], role: str = WINNER) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+    """Return outputs of as many training runs of a model as of the plain head; None if one was not tested.
+
+    A solved head has one; training it again would change nothing.
+    """
+    winner, plain = tested.get(role), tested.get(PLAIN)
+    if winner is None or plain is None:
         return None
-    outputs: list[dict[str, np.ndarray]] = []
-    for trial in (contest.winner, contest.plain):
-        prefix = len(f"{trial.number:06d}")
-        runs = {p.name[prefix:]: predictions[p.name][0] for p in contest.models_of(trial) if p.name in predictions}
-        if not runs:
-            return None
-        folds = predictions.get(folds_name(trial), ())
-        outputs.append(runs | {f"fold {i}": output for i, output in enumerate(folds)})
-    if contest.winner.is_solved:  # training it again would change nothing
-        solution = next(iter(outputs[0].values()))
-        outputs[0] |= {name: solution for name in outputs[1] if name not in outputs[0]}
-    shared = [name for name in outputs[0] if name in outputs[1]]
-    if shared:
-        winner, plain = ([runs[name] for name in shared] for runs in outputs)
-    else:
-        winner, plain = ([next(iter(runs.values()))] for runs in outputs)
-    return winner, plain
+    ours, theirs = (dict(zip(each.seeds, each.scored, strict=True)) for each in (winner, plain))
+    if winner.solved:
+        ours = dict.fromkeys(theirs, winner.scored[0])
+    shared = [seed for seed in ours if seed in theirs]
+    if not shared:
+        return [winner.scored[0]], [plain.scored[0]]
+    return [ours[seed] for seed in shared], [theirs[seed] for seed in shared]
 
 
-def _trial_of(final: FinalEvaluation, contest: Contest, source: Path | None) -> Trial | None:
-    """Return the trial of a saved model: the winner, the plain head, or that of the best model during the search."""
-    trial = next((trial for trial in contest.trials if source in contest.candidates_of(trial)), None)
-    if trial is None and final.state.model:
-        return final.state.trials[final.state.model.trial]
-    return trial
-
-
-def score_rejected(final: FinalEvaluation, decisions: Decisions, outputs: np.ndarray | None) -> RejectionScores | None:
+def _score_rejected(view: View, tested: Tested | None) -> RejectionScores | None:
     """Return coverage and accuracy of the delivered model on the test rows; None if it answers all texts."""
-    if decisions.rejection is None or outputs is None or final.reject is None:
+    rule = view.settings.rejection
+    if tested is None or tested.decisions.rejection is None or rule is None:
         return None
-    calibrated = apply_temperature(outputs[0], decisions.temperature, several=False)
-    asked = final.reject.coverage
-    return score_rejection(decisions.rejection, calibrated, final.test.targets, final.task.labels, asked)
+    calibrated = apply_temperature(tested.outputs[0], tested.decisions.temperature, several=False)
+    return score_rejection(tested.decisions.rejection, calibrated, view.test.targets, view.task.labels, rule.coverage)
 
 
-def _references(final: FinalEvaluation) -> dict[str, np.ndarray]:
-    """Return the test predictions of the solved head and of TF-IDF, where they were made in time."""
-    found: dict[str, np.ndarray] = {}
-    solved = [trial for trial in final.state.leaderboard() if trial.is_solved and trial.best]
-    if solved and solved[0].best:
-        path = final.directory.test_predictions(final.directory.trial_model(solved[0].number, solved[0].best[0]).name)
-        if path.exists():
-            thresholds = final.decisions(final.held_out(solved[0])).thresholds
-            found[SOLVED] = apply_thresholds(read_test_predictions(path), thresholds)[0]
-    path, validation = final.directory.test_predictions(TFIDF), final.directory.reference_predictions(TFIDF)
-    if path.exists() and validation.exists():
-        rows, outputs = read_predictions(validation)
-        thresholds = final.decisions((outputs, final.validation_targets[rows])).thresholds
-        found[TFIDF] = apply_thresholds(read_test_predictions(path), thresholds)[0]
-    return {name: outputs for name, outputs in found.items() if len(outputs) == len(final.test)}
+def _saved(folder: Path) -> tuple[float, ...] | None:
+    thresholds = saved_thresholds(folder)
+    return None if thresholds is None else tuple(thresholds)
 
 
-def _mistakes(final: FinalEvaluation, winner: np.ndarray, plain: np.ndarray | None) -> tuple[Mistake, ...]:
-    """Return the winner's mistakes on the test rows that a person should read first."""
-    test = final.test
+def _mistakes(view: View, winner: np.ndarray, plain: np.ndarray | None) -> tuple[Mistake, ...]:
+    """Return the mistakes on the test rows that a person should read first."""
+    test = view.test
 
     def read_texts(row: int) -> tuple[str, str | None]:
         second = test.texts_b(row, row + 1)
         return test.texts(row, row + 1)[0], second[0] if second else None
 
-    return find_mistakes(winner, test.targets, final.task.labels, read_texts, plain)
+    return find_mistakes(winner, test.targets, view.task.labels, read_texts, plain)

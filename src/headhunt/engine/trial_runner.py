@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,13 +24,11 @@ import numpy as np
 import torch
 
 from headhunt.engine.assembly import Assembly, architecture_key
-from headhunt.engine.averaging import average_training_runs
-from headhunt.engine.ensemble import save_ensemble
+from headhunt.engine.ensemble import join
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
-from headhunt.engine.students import train_student
 from headhunt.engine.worker_data import WorkerData, limit_memory
-from headhunt.engine.worker_jobs import evaluate_tfidf, measure_throughput, pretrain_encoder
+from headhunt.engine.worker_jobs import measure_throughput, pretrain_encoder
 from headhunt.engine.workers import RunnerSettings
 from headhunt.errors import out_of_memory
 from headhunt.evaluation import decide, decision_scores, measure, parts_of, standard_error
@@ -45,33 +41,26 @@ from headhunt.run.state import Outcome
 from headhunt.spec import Spec
 from headhunt.storage import atomic_directory, atomic_file, disk_failed, remove
 from headhunt.study.requests import (
-    AverageModels,
-    EvaluateTfidf,
     EvaluateTrial,
     FitAllRows,
     JoinModels,
     MeasureCost,
     MeasureThroughput,
     PredictTestRows,
-    PredictTestRowsByFold,
     PretrainEncoder,
-    RepeatPredictions,
     Request,
-    SaveAllFolds,
-    SaveFirstFold,
-    TrainStudent,
 )
 from headhunt.training.activations import StoppedError
 from headhunt.training.attach import attach
 from headhunt.training.device import use_threads
+from headhunt.training.loop import Training
 from headhunt.training.solve import Solving, SolvingTasks
 
 CONSTANT_LOSS = 0.95  # a model above this fraction of the loss of predicting class frequencies is untrained
-LEAST_FINISHED = 0.6  # fraction of its steps after which an unfinished training run may be saved
+LEAST_FINISHED = 0.6  # progress after which an elastic training run that is cut off may be used
 REPORTS = 9  # losses recorded per training run
 
 Stop = Callable[[], bool]
-_OfCheckpoint = SaveFirstFold | SaveAllFolds | PredictTestRowsByFold | TrainStudent
 
 
 class TrialRunner(WorkerData):
@@ -86,18 +75,11 @@ class TrialRunner(WorkerData):
         self._cost_check = CostCheck(settings.max_latency, settings.max_size)
         self._jobs: dict[type[Request], Callable[[Any, Stop], Outcome]] = {
             EvaluateTrial: self._evaluate,
-            RepeatPredictions: self._repeat_predictions,
             FitAllRows: self._fit_all_rows,
-            AverageModels: self._average_models,
-            SaveFirstFold: self._save_first_fold,
-            SaveAllFolds: self._save_all_folds,
-            PredictTestRows: self._predict_test_rows,
-            PredictTestRowsByFold: self._predict_test_rows_by_fold,
-            MeasureCost: self._measure_cost,
             JoinModels: self._join_models,
-            TrainStudent: self._train_student,
+            PredictTestRows: self._predict_test_rows,
+            MeasureCost: self._measure_cost,
             MeasureThroughput: partial(measure_throughput, self),
-            EvaluateTfidf: partial(evaluate_tfidf, self),
             PretrainEncoder: partial(pretrain_encoder, self),
         }
         if settings.memory:
@@ -139,18 +121,13 @@ class TrialRunner(WorkerData):
         spec = request.spec
         cost = self._check_cost(spec, always=request.fraction == 1)
         training_runs = request.fraction * len(self.folds) if request.rows is None else 1.0
-        outputs: list[np.ndarray] = []
-        rows: list[np.ndarray] = []
-        examples, seconds, losses, first_layer = 0, 0.0, [], None
-        for number in range(math.ceil(training_runs - 1e-9)):
-            fold = self._train_fold(request, spec, number, min(1.0, training_runs - number), stop)
-            outputs.append(fold.outputs)
-            rows.append(self.folds[number][1])
-            examples += fold.examples
-            seconds += fold.seconds
-            losses += fold.losses
-            first_layer = fold.first_layer
-        evaluated, predictions = np.concatenate(rows), np.concatenate(outputs)
+        folds = [
+            self._train_fold(request, spec, number, min(1.0, training_runs - number), stop)
+            for number in range(math.ceil(training_runs - 1e-9))
+        ]
+        losses = [loss for fold in folds for loss in fold.losses]
+        evaluated = np.concatenate([self.folds[number][1] for number in range(len(folds))])
+        predictions = np.concatenate([fold.outputs for fold in folds])
         truth, metric = self.targets[evaluated], self.settings.metric
         decisions = decision_scores(self.task.problem_type, metric, predictions, truth)
         if training_runs >= 1 and not spec.head.plain:  # the plain head's score counts, however low it is
@@ -161,11 +138,12 @@ class TrialRunner(WorkerData):
         if request.predictions is not None:
             positions = self.rows.positions[evaluated]
             write_arrays(request.predictions, rows=positions, outputs=predictions.astype(np.float32))
-        extra = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
-        extra |= {"first_layer": first_layer, "rows": len(evaluated), **cost}
-        extra["training_seconds"] = round(seconds, 3)
+        extra: dict[str, Any] = {"loss": losses[-1] if losses else None, "losses": [round(loss, 4) for loss in losses]}
+        extra |= {"first_layer": folds[-1].first_layer, "rows": len(evaluated), **cost}
+        extra["training_seconds"] = round(sum(fold.seconds for fold in folds), 3)
         extra["std_error"] = standard_error(self.task.problem_type, metric, decisions, truth)
-        return Outcome("ok", score=score, examples=examples, extra=extra)
+        extra |= {"training": folds[-1].facts} if folds[-1].facts else {}
+        return Outcome("ok", score=score, examples=sum(fold.examples for fold in folds), extra=extra)
 
     def _train_fold(self, request: EvaluateTrial, spec: Spec, number: int, until: float, stop: Stop) -> _FoldResult:
         """Train on one fold up to a fraction of its steps and predict the rows left out of it."""
@@ -177,34 +155,28 @@ class TrialRunner(WorkerData):
         if earlier is not None and until == 1 and (stored := read_outputs(earlier, len(evaluated))) is not None:
             if place is not None and place != earlier:
                 link_files(earlier, place)
-            return _FoldResult(stored, 0, 0.0, [], None)
+            return _FoldResult(stored, 0, 0.0, [], None, {})
         ready = self._open_checkpoint(request, train, earlier)
         training = ready.training
-        before, seconds, losses = training.examples, training.seconds, []
+        before, seconds = training.examples, training.seconds
         with FromCachedActivations(self, ready, spec, stop) as cached:
-            for report in training.reports(REPORTS, until=until, stop=stop):
-                if not math.isfinite(report.loss):
-                    raise _CollapsedError("its loss is not a number")
-                losses.append(report.loss)
-            if training.step < training.steps_until(until):
+            losses = self._train(training, request, stop, until)
+            if not self._is_finished(training, request, until):
                 if place is not None:
                     training.save(place)
                 raise _StoppedError
-            training.model.eval()
-            tasks = ready.tokens.tasks_of(evaluated)
-            if isinstance(training, Solving | SolvingTasks):
-                logits = torch.from_numpy(training.predict(evaluated, stop))
-                raw = ready.predictor.activate(logits, tasks).numpy()
-            else:
-                raw = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
-        outputs = training.objective.rescale(raw, tasks)
+            outputs = self._predict(ready, evaluated, stop)
         if place is not None:
             training.save(place)
             if until == 1:
                 with atomic_file(place / OUTPUTS) as file:
                     np.save(file, outputs)
-        seconds = training.seconds - seconds
-        return _FoldResult(outputs, training.examples - before, seconds, losses, cached.layer)
+        facts = _training_facts(training, len(train))
+        fold = _FoldResult(outputs, training.examples - before, training.seconds - seconds, losses, cached.layer, facts)
+        if request.out is not None:
+            thresholds = self.thresholds_of(ready, (outputs, self.targets[evaluated]))
+            self._save(ready, request, request.out, len(train), thresholds)
+        return fold
 
     def _open_checkpoint(self, request: Request, rows: np.ndarray, place: Path | None) -> Assembly:
         """Return a training as a checkpoint has it, or from the start if that is missing, damaged or outdated."""
@@ -219,30 +191,9 @@ class TrialRunner(WorkerData):
                 ready = self.open(request.spec, rows, request)
         return ready
 
-    def _trained_fold(self, request: _OfCheckpoint, fold: int, stop: Stop) -> Assembly:
-        """Return the training of a fold at its end: from its checkpoint, or trained again if that cannot be read."""
-        place = request.checkpoint / fold_name(fold) if request.checkpoint else None
-        ready = self._open_checkpoint(request, self._train_rows(request, fold), place)
-        training = ready.training
-        if training.step < training.steps:
-            with FromCachedActivations(self, ready, request.spec, stop):
-                for _ in training.reports(REPORTS, stop=stop):
-                    pass
-            if training.step < training.steps:
-                raise _StoppedError
-        return ready
-
     def _train_rows(self, request: Request, fold: int) -> np.ndarray:
         """Return the training rows of a fold, or the sample of them that a request asks for."""
         return self.rows.sample(self.folds[fold][0], request.rows)
-
-    def _repeat_predictions(self, request: RepeatPredictions, stop: Stop) -> Outcome:
-        fields = {field.name: getattr(request, field.name) for field in dataclass_fields(Request)}
-        place, rung = request.checkpoint, request.rung
-        evaluation = EvaluateTrial(
-            **fields, rung=rung, fraction=request.fraction, resume_from=place, predictions=request.predictions
-        )
-        return self._evaluate(evaluation, stop)
 
     def _refuse_collapse(self, decisions: np.ndarray, targets: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""
@@ -270,89 +221,72 @@ class TrialRunner(WorkerData):
         return self.open(spec, np.arange(2), Request(trial=0, spec=spec, seed=seed)).predictor
 
     def _measure_cost(self, request: MeasureCost, stop: Stop) -> Outcome:
-        cost = measure_cost(self._untrained(request.spec, request.seed), *self.sample_texts(), repeats=30)
+        cost = measure_cost(self._load(request.model), *self.sample_texts(), repeats=30)
         return Outcome("ok", extra={"cost": asdict(cost)})
 
     def _fit_all_rows(self, request: FitAllRows, stop: Stop) -> Outcome:
-        """Train on all rows and save the model."""
-        spec = request.spec
-        if request.keep_unfinished:  # the first model; trials were checked when they were evaluated
-            self._check_cost(spec, always=False)
-        validated = request.validation_predictions
-        rows = np.arange(len(self.targets)) if validated is None else self.folds[0][0]
-        rows = self.rows.sample(rows, request.rows)
-        ready = self.open(spec, rows, request)
+        """Train on all rows, or all but the held-out ones, and save the model."""
+        self._check_cost(request.spec, always=False)
+        held_out = request.predictions
+        rows = self.rows.sample(np.arange(len(self.targets)) if held_out is None else self.folds[0][0], request.rows)
+        ready = self.open(request.spec, rows, request)
         training = ready.training
-        # A model that sees every row once at most would wait for all of them to be cached, and gain nothing.
-        once = request.keep_unfinished and spec.recipe.epochs <= 1
-        with nullcontext() if once else FromCachedActivations(self, ready, spec, stop):
-            for report in training.reports(REPORTS, stop=stop):
-                if not math.isfinite(report.loss):
-                    raise _CollapsedError("its loss is not a number")
-        if training.step < training.steps and not (
-            request.keep_unfinished and training.step >= LEAST_FINISHED * training.steps
-        ):
+        with FromCachedActivations(self, ready, request.spec, stop):
+            self._train(training, request, stop)
+        if not self._is_finished(training, request):
             raise _StoppedError
-        thresholds = self.thresholds_of(request.trial, ready)
-        if validated is not None:
-            training.model.eval()
+        if held_out is None:
+            thresholds = self.thresholds_of(ready, self.validation_of(request.trial))
+        else:
             evaluated = self.folds[0][1]
-            outputs = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
-            outputs = training.objective.rescale(outputs, ready.tokens.tasks_of(evaluated))
-            write_arrays(validated, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
-            # This very model has not seen these rows; the trial's models have learned from fewer.
-            thresholds = self.fit_thresholds(outputs, self.targets[evaluated])
-        trained_on = "all training rows" if request.rows is None else f"{len(rows):,} training rows"
-        self._save(ready, request, request.out, trained_on, thresholds)
-        return Outcome("ok", examples=training.examples)
+            outputs = self._predict(ready, evaluated, stop)
+            write_arrays(held_out, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
+            thresholds = self.thresholds_of(ready, (outputs, self.targets[evaluated]))
+        self._save(ready, request, request.out, len(rows), thresholds)
+        return Outcome("ok", examples=training.examples, extra=_training_facts(training, len(rows)))
 
-    def _average_models(self, request: AverageModels, stop: Stop) -> Outcome:
-        texts, texts_b, tasks = self.texts()
-        checked = request.checked_rows
-        accepted = average_training_runs(request.models, request.out, texts, texts_b, self._load, checked, tasks)
-        return Outcome("ok", extra={"accepted": accepted})
+    def _train(
+        self, training: Training | Solving | SolvingTasks, request: Request, stop: Stop, until: float = 1.0
+    ) -> list[float]:
+        """Train to a fraction of the steps, or until the time is over; return the losses."""
+        elastic: dict[str, float] = {}
+        if request.elastic and request.deadline is not None and isinstance(training, Training):
+            elastic = {"deadline": request.deadline - request.finishing}
+        losses = []
+        for report in training.reports(REPORTS, until=until, stop=stop, **elastic):
+            if not math.isfinite(report.loss):
+                raise _CollapsedError("its loss is not a number")
+            losses.append(report.loss)
+        return losses
 
-    def _save_first_fold(self, request: SaveFirstFold, stop: Stop) -> Outcome:
-        ready = self._trained_fold(request, 0, stop)
-        self._save_fold(ready, request, request.out)
-        return Outcome("ok")
+    @staticmethod
+    def _is_finished(training: Training | Solving | SolvingTasks, request: Request, until: float = 1.0) -> bool:
+        """Return whether a training run has come so far; an elastic one may lack some steps."""
+        least = LEAST_FINISHED * training.steps if request.elastic else training.steps_until(until)
+        return 0 < training.step >= least
 
-    def _save_all_folds(self, request: SaveAllFolds, stop: Stop) -> Outcome:
-        for number in range(len(self.folds)):
-            if stop():
-                raise _StoppedError
-            ready = self._trained_fold(request, number, stop)
-            place = request.out / f"{request.trial:06d}-{number}"
-            self._save_fold(ready, request, place)
-        return Outcome("ok")
-
-    def _train_student(self, request: TrainStudent, stop: Stop) -> Outcome:
-        if request.fold is None or request.predictions is None:
-            assert request.model is not None and request.out is not None
-            teacher, rows = self._load(request.model), self.rows.sample(np.arange(len(self.targets)), request.rows)
-            ready = train_student(self, request, rows, teacher, stop)
-            thresholds = self.thresholds_of(request.trial)
-            self._save(ready, request, request.out, "all training rows and unlabelled texts", thresholds)
-            return Outcome("ok", examples=ready.training.examples)
-        fold = self._trained_fold(request, request.fold, stop)
-        fold.training.finish()
-        rows, evaluated = self._train_rows(request, request.fold), self.folds[request.fold][1]
-        ready = train_student(self, request, rows, fold.predictor, stop)
-        ready.training.finish()
-        outputs = ready.predictor.tokens_to_outputs(ready.tokens.take(evaluated))
-        write_arrays(request.predictions, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
-        return Outcome("ok", examples=ready.training.examples)
+    def _predict(self, ready: Assembly, rows: np.ndarray, stop: Stop) -> np.ndarray:
+        """Return the outputs of a trained model for working rows that it was not trained on."""
+        training, tasks = ready.training, ready.tokens.tasks_of(rows)
+        training.model.eval()
+        if isinstance(training, Solving | SolvingTasks):
+            raw = ready.predictor.activate(torch.from_numpy(training.predict(rows, stop)), tasks).numpy()
+        else:
+            raw = ready.predictor.tokens_to_outputs(ready.tokens.take(rows))
+        return training.objective.rescale(raw, tasks)
 
     def _join_models(self, request: JoinModels, stop: Stop) -> Outcome:
-        def check(ensemble: Predictor) -> None:
-            if self._cost_check.limited:
-                self._cost_check(request.folder, lambda: ensemble, *self.sample_texts())
-
-        save_ensemble(request.folder, request.facts, request.decisions, load=self._load, check=check)
+        ensemble = join(map(self._load, request.members), dict(request.facts))
+        ensemble.decide_by(request.decisions)
+        if self._cost_check.limited:
+            self._cost_check(request.out, lambda: ensemble, *self.sample_texts())
+        with atomic_directory(request.out) as partial:
+            ensemble.save(partial)
         return Outcome("ok")
 
     def _predict_test_rows(self, request: PredictTestRows, stop: Stop) -> Outcome:
-        self._write_test_predictions(request.predictions, [self._load(request.model).outputs(*self.test_texts())])
+        outputs = self._load(request.model).outputs(*self.test_texts())
+        write_arrays(request.predictions, outputs=outputs.astype(np.float32)[None])
         return Outcome("ok")
 
     def _load(self, folder: Path) -> Predictor:
@@ -361,31 +295,12 @@ class TrialRunner(WorkerData):
             folder, device=self.device, precision=settings.precision, trust_remote_code=settings.trust_remote_code
         )
 
-    def _predict_test_rows_by_fold(self, request: PredictTestRowsByFold, stop: Stop) -> Outcome:
-        outputs = []
-        for number in range(len(self.folds)):
-            ready = self._trained_fold(request, number, stop)
-            ready.training.finish()
-            outputs.append(ready.predictor.outputs(*self.test_texts()))
-            if stop():
-                raise _StoppedError
-        self._write_test_predictions(request.predictions, outputs)
-        return Outcome("ok")
-
-    def _write_test_predictions(self, path: Path, outputs: list[np.ndarray]) -> None:
-        write_arrays(path, outputs=np.stack(outputs).astype(np.float32))
-
-    def _save_fold(self, ready: Assembly, request: Request, out: Path) -> None:
-        rows = getattr(request, "rows", None)  # of a sample
-        sample = None if rows is None else min(rows, len(self.folds[0][0]))
-        trained_on = "one fold of the training rows" if sample is None else f"{sample:,} training rows"
-        self._save(ready, request, out, trained_on, self.thresholds_of(request.trial, ready))
-
     def _save(
-        self, ready: Assembly, request: Request, out: Path, trained_on: str, thresholds: Sequence[float] | None
+        self, ready: Assembly, request: Request, out: Path, rows: int, thresholds: Sequence[float] | None
     ) -> None:
         ready.training.finish()
         ready.predictor.thresholds = thresholds
+        trained_on = "all training rows" if rows >= len(self.splits[0]) else f"{rows:,} training rows"
         ready.predictor.facts |= {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "task": {"name": self.task.name, "trained_on": trained_on},
@@ -396,6 +311,12 @@ class TrialRunner(WorkerData):
         }
         with atomic_directory(out) as partial:
             ready.predictor.save(partial, card=False)
+
+
+def _training_facts(training: Training | Solving | SolvingTasks, rows: int) -> dict[str, Any]:
+    """Return what a record says about a training run: its rows, and every change of the number of its steps."""
+    cuts = training.pace.cuts if isinstance(training, Training) else []
+    return {"rows": rows, "steps": training.step, **({"cuts": [list(cut) for cut in cuts]} if cuts else {})}
 
 
 class FromCachedActivations:
@@ -434,6 +355,8 @@ class _FoldResult:
     losses: list[float]
     first_layer: int | None
     """The first layer that was computed; those below came from the cache."""
+    facts: dict[str, Any]
+    """Rows and steps of the training run."""
 
 
 class _StoppedError(Exception):

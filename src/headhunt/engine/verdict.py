@@ -1,44 +1,46 @@
-"""State whether the winner is better than the plain head, in one careful sentence."""
+"""State whether the delivered model is better than the plain head, in a few careful sentences."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import numpy as np
 
-from headhunt.errors import HeadhuntError
+from headhunt.engine.view import View
 from headhunt.evaluation import Comparison, format_difference, format_score, format_validation_score
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, Claim, Delivered, TestResult, Verdict
-from headhunt.run.state import State
+from headhunt.run.state import Trial
+from headhunt.spec import plain as plain_spec
 
+FEW_EPOCHS = 0.5  # share of the usual epochs of the plain head below which a gain over it says little
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
 def conclude(
-    metric: str,
+    view: View,
+    chosen: Trial | None,
     test: TestResult | None,
     comparison: Comparison | None,
     delivered: Delivered,
-    *,
-    has_winner: bool = False,
-    few_rows: bool = False,
+    unequal: bool,
 ) -> Verdict:
     """Return the verdict on a search.
 
     Args:
-        metric: The metric of the search.
+        view: The search.
+        chosen: The trial that is delivered, or leads the ensemble.
         test: Scores on the test rows, if any were predicted.
-        comparison: The winner against the plain head on the test rows, if both were tested.
-        delivered: Which model was delivered.
-        has_winner: Whether a winner was chosen, tested or not.
-        few_rows: Whether it was chosen because it is the best known recipe for so few rows.
+        comparison: The delivered model against the plain head on the test rows, if both were tested.
+        delivered: Which model is delivered.
+        unequal: Whether both were trained with too different numbers of examples to be compared.
     """
-    if comparison is None:
-        return Verdict(delivered, "untested", _without_comparison(metric, test, delivered, has_winner))
-    assert test is not None
+    remarks = _remarks(view, chosen)
+    if comparison is None or test is None:
+        sentence = " ".join([_without_comparison(view, chosen, test, delivered, unequal), *remarks])
+        return Verdict(delivered, "untested", sentence)
     claim: Claim = "gain" if comparison.significant else "no gain"
     return Verdict(
         delivered,
         claim,
-        _with_comparison(metric, test, comparison, delivered, few_rows),
+        " ".join([_with_comparison(view.metric, test, comparison, delivered), *remarks]),
         gain=comparison.gain,
         low=comparison.low,
         high=comparison.high,
@@ -48,27 +50,38 @@ def conclude(
     )
 
 
-def _without_comparison(metric: str, test: TestResult | None, delivered: Delivered, has_winner: bool) -> str:
-    if test is None:
-        return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
-    model, scores = next(iter(test.scores.items()))
-    names = {WINNER: "The winner", PLAIN: "The plain head", ENSEMBLE: "The ensemble"}
-    name = names[model]
-    name = "The model that was ready in time" if delivered == "best so far" and model == WINNER else name
-    score = f"{name} reaches {format_score(metric, scores[metric].value)} on {test.rows:,} test rows"
-    if model == PLAIN and delivered == "winner":
-        return f"The winner was not tested in time. {score}. To test it, run: headhunt verdict RUN"
-    if model == PLAIN and has_winner:
-        return f"The winner could not be trained on all rows in time. {score}. To train it, run: headhunt verdict RUN"
-    if model == PLAIN:
-        return f"No other candidate has a stable result. {score}. To continue, run: headhunt resume RUN --time 10m"
-    return f"{score}; there was no time to compare it with the plain head. To compare them, run: headhunt verdict RUN"
-
-
-def _with_comparison(
-    metric: str, test: TestResult, comparison: Comparison, delivered: Delivered, few_rows: bool
+def _without_comparison(
+    view: View, chosen: Trial | None, test: TestResult | None, delivered: Delivered, unequal: bool
 ) -> str:
-    winner, plain = (format_score(metric, test.scores[model][metric].value) for model in (WINNER, PLAIN))
+    role = PLAIN if delivered == "plain" else ENSEMBLE if delivered == ENSEMBLE else WINNER
+    if test is None or role not in test.scores:
+        return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
+    score = f"{format_score(view.metric, test.scores[role][view.metric].value)} on {test.rows:,} test rows"
+    if delivered == "plain":
+        return f"The plain head is delivered: no other candidate is better on validation rows. It reaches {score}."
+    again = "To compare them, run: headhunt verdict RUN"
+    if unequal:
+        return (
+            f"The winner reaches {score}. It was trained with another number of examples than the plain head, so no "
+            f"gain is claimed. {again}"
+        )
+    if (reason := _failure_of_plain(view)) is not None:
+        return f"The winner reaches {score}. The plain head could not be trained: {reason}."
+    return f"The winner reaches {score}; there was no time to compare it with the plain head. {again}"
+
+
+def _failure_of_plain(view: View) -> str | None:
+    plain = view.state.plain
+    if plain is None:
+        return None
+    done = view.state.jobs.get(f"FitAllRows/{view.directory.final_model(plain.number, 0).name}")
+    failed = [*([done] if done else []), *plain.results.values()]
+    return next((str(each.extra.get("message") or each.outcome) for each in failed if each.outcome != "ok"), None)
+
+
+def _with_comparison(metric: str, test: TestResult, comparison: Comparison, delivered: Delivered) -> str:
+    role, name = (ENSEMBLE, "the ensemble") if delivered == ENSEMBLE else (WINNER, "the winner")
+    winner, plain = (format_score(metric, test.scores[model][metric].value) for model in (role, PLAIN))
     scores = f"{winner} where the plain head reaches {plain}, on {test.rows:,} test rows"
     gain, high = (format_difference(metric, value) for value in (comparison.gain, comparison.high))
     low = format_difference(metric, comparison.low, unit=False)
@@ -77,74 +90,67 @@ def _with_comparison(
     mean = runs if repeated else f"a gain of {gain}"
     if comparison.significant:
         interval = f"95 % interval {low} to {high}, p = {comparison.p_value:.2g}"
-        return f"A reliable gain: the winner reaches {scores}; {mean} ({interval})."
+        return f"A reliable gain: {name} reaches {scores}; {mean} ({interval})."
     if not repeated and comparison.low > 0:
         return (
-            f"Not sure: the winner reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
+            f"Not sure: {name} reaches {scores}, {mean} ({low} to {high} by the test rows alone); one "
             "training run of each says nothing about chance in training. To train more, run: headhunt verdict RUN"
         )
-    reasons = "it is better than the plain head on validation rows", "it is the best known recipe for so few rows"
-    reason = f" It is delivered because {reasons[few_rows]}." if delivered == "winner" else ""
     where = "is below zero" if comparison.high < 0 else "includes zero"
-    return (
-        f"No reliable gain: the winner reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, "
-        f"which {where}.{reason}"
-    )
+    return f"No reliable gain: {name} reaches {scores}; {mean}, with a 95 % interval of {low} to {high}, which {where}."
 
 
-def add_ensemble(
-    verdict: Verdict,
-    metric: str,
-    test: TestResult | None,
-    scores: tuple[float | None, float | None],
-    members: int,
-    note: str | None,
-) -> Verdict:
-    """Add a sentence that says whether the ensemble is delivered, and why, where this was asked for.
-
-    Args:
-        verdict: The verdict on the winner and the plain head.
-        metric: The metric of the search.
-        test: Scores on the test rows, if any were predicted.
-        scores: Of the best candidate and of the ensemble on validation rows.
-        members: Candidates in the ensemble.
-        note: Why a better ensemble was not delivered.
-    """
-    single, mean = (None if score is None else format_validation_score(metric, score) for score in scores)
-    if verdict.delivered == ENSEMBLE:
-        tested = test.scores.get(ENSEMBLE) if test else None
-        result = "" if tested is None else f"; it reaches {format_score(metric, tested[metric].value)} on the test rows"
-        folds = "the folds of one candidate" if members == 1 else f"{_count(members)} candidates"
-        added = (
-            f"The ensemble of {folds} is delivered: it has {mean} on validation rows, where the best candidate has "
-            f"{single}{result}."
+def _remarks(view: View, chosen: Trial | None) -> list[str]:
+    """Return what a reader must know to judge the model and the comparison."""
+    remarks: list[str] = []
+    if chosen is None:
+        return remarks
+    rows = view.training_facts(chosen)[1].get("rows")
+    if rows is not None and rows < view.task.rows["train"] / 2:
+        remarks.append(f"The model has learned from {rows:,} of {view.task.rows['train']:,} training rows.")
+    if (given := _given_class(view, chosen)) is not None:
+        remarks.append(f"It gives every validation row the class {given!r}: it has learned nothing from the texts.")
+    space = view.settings.space.get("name")
+    if chosen.params is None and not chosen.is_plain and space != "default":
+        remarks.append(f"It is not from the space {space!r}, but one of the candidates that every search tries first.")
+    plain = view.state.plain
+    if plain is not None and not chosen.is_plain:
+        usual = plain_spec(plain.spec.encoder, view.task.rows["train"]).recipe.epochs
+        epochs = round(view.training_facts(plain)[0] / view.task.rows["train"], 2)
+        if 0 < epochs < FEW_EPOCHS * usual:
+            remarks.append(
+                f"The plain head had time for {epochs:g} of its usual {usual:g} epochs; a longer search is a fairer "
+                "test."
+            )
+    settings = view.settings
+    if (settings.calibrate or settings.rejection) and view.held_out(chosen) is None:
+        remarks.append(
+            "There was no time to evaluate the delivered model, so it is not calibrated and answers every text."
         )
-    elif note is not None:
-        end = "" if note.endswith("RUN") else "."  # a command is easier to copy
-        added = f"The ensemble is better on validation rows, but not delivered: {note}{end}"
-    else:
-        added = "No ensemble is delivered: none is better than a single model on validation rows."
-    return replace(verdict, sentence=f"{verdict.sentence} {added}")
+    remarks += _reference(view, chosen)
+    return remarks
+
+
+def _given_class(view: View, chosen: Trial) -> str | None:
+    """Return the class that a model gives every row it was not trained on, if it is always the same."""
+    held_out = view.held_out(chosen)
+    if held_out is None or view.task.problem_type != "single_label_classification":
+        return None
+    given = np.unique(held_out[0].argmax(1))
+    return str(view.task.labels[given[0]]) if len(given) == 1 else None
+
+
+def _reference(view: View, chosen: Trial) -> list[str]:
+    """Return a sentence if the solved head is as good as a model that takes longer to train."""
+    if chosen.is_solved:
+        return []
+    solved = [trial for trial in view.fitted() if trial.is_solved]
+    comparison = view.compare(solved[0], chosen) if solved else None
+    if comparison is None or comparison.gain <= 0 or solved[0].best is None:
+        return []
+    score = format_validation_score(view.metric, solved[0].best[1])
+    return [f"A linear model on the frozen encoder scores {score} on validation rows, which is no worse."]
 
 
 def _count(number: int) -> str:
     return _COUNTS[number] if number < len(_COUNTS) else str(number)
-
-
-def refuse_if_nothing_trained(state: State) -> None:
-    """Raise `HeadhuntError`, with the reason of the first failure, if a search has no model at all."""
-    # A model that was saved before its evaluation counts as long as nothing speaks against it.
-    saved = state.trials[state.model.trial] if state.model is not None else None
-    if state.best is not None or (saved is not None and not saved.results):
-        return
-    results = [result for trial in state.trials for result in trial.results.values()]
-    for outcome, sentence in (
-        ("error", "No candidate could be trained. The first one failed with: {message}"),
-        ("limit", "No candidate is within the limits: the first one {message}. Allow more, or use a smaller encoder."),
-        ("memory", "Every candidate ran out of memory. Use fewer workers or a smaller encoder."),
-        ("lost", "The worker of every candidate died. Use fewer workers or a smaller encoder."),
-        ("collapsed", "No candidate learned anything. The first one failed because {message}."),
-    ):
-        messages = [result.extra.get("message", "") for result in results if result.outcome == outcome]
-        if messages:
-            raise HeadhuntError(sentence.format(message=messages[0]))

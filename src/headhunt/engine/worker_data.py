@@ -43,6 +43,7 @@ SAMPLE = 256  # texts that costs are measured with
 AFTER_FEATURES = ("mlp.", "output.")  # parts of a head that read its features
 INITIAL_FEATURES = 4  # architectures whose initial features are kept
 
+Thresholds = tuple[float, ...] | None
 Texts = tuple[list[str], list[str] | None, np.ndarray | None]
 """First texts, second texts of pairs, and the number of each row's task if there are several."""
 
@@ -104,43 +105,43 @@ class WorkerData:
         tasks = split.tasks
         return split.texts(0, SAMPLE), split.texts_b(0, SAMPLE), None if tasks is None else tasks[:SAMPLE]
 
-    def thresholds_of(self, trial: int, ready: Assembly | None = None) -> tuple[float, ...] | None:
-        """Return the decision thresholds of a trial's labels, fitted on its out-of-fold predictions.
+    def thresholds_of(self, ready: Assembly, validation: tuple[np.ndarray, np.ndarray] | None) -> Thresholds:
+        """Return the decision thresholds of a model's labels; None if nothing is known to fit them on.
 
-        Without cross-validation those are few. A solved head also has held-out predictions of the rows it has learned
-        from, which tell more about rare labels.
+        Validation rows may be few. A solved head also has held-out predictions of the rows it has learned from, which
+        tell more about rare labels.
 
         Args:
-            trial: Number of the trial.
             ready: The model that gets the thresholds.
+            validation: Outputs and targets of rows that it was not trained on.
         """
-        path = self.directory.latest_predictions(trial)
         if self.task.problem_type != "multi_label_classification":
             return None
-        rows, outputs = read_predictions(path) if path is not None else (np.empty(0, np.int64), None)
-        held_out = ready.training.held_out if ready is not None and isinstance(ready.training, Solving) else None
-        if ready is not None and held_out is not None and len(held_out[0]) > len(rows):
+        held_out = ready.training.held_out if isinstance(ready.training, Solving) else None
+        if held_out is not None and (validation is None or len(held_out[0]) > len(validation[0])):
             probabilities = ready.predictor.activate(torch.from_numpy(held_out[1])).numpy()
-            return self.fit_thresholds(probabilities, self.targets[held_out[0]])
-        if outputs is None:
+            validation = probabilities, self.targets[held_out[0]]
+        if validation is None:
             return None
-        return self.fit_thresholds(outputs, np.concatenate([split.targets for split in self.splits])[rows])
+        return tuple(fit_thresholds(*validation, self.settings.metric).tolist())
 
-    def fit_thresholds(self, outputs: np.ndarray, targets: np.ndarray) -> tuple[float, ...] | None:
-        """Return the decision thresholds of out-of-fold outputs; None unless a row may have several labels."""
-        if self.task.problem_type != "multi_label_classification":
+    def validation_of(self, trial: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return outputs and targets of the validation rows that a trial has predicted; None without any."""
+        path = self.directory.latest_predictions(trial)
+        if path is None:
             return None
-        return tuple(fit_thresholds(outputs, targets, self.settings.metric).tolist())
+        rows, outputs = read_predictions(path)
+        return outputs, np.concatenate([split.targets for split in self.splits])[rows]
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
         """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
-        init_seed = request.seed if request.init_seed is None else request.init_seed
-        model, tokenizer, spec = self.build(spec, init_seed)
+        model, tokenizer, spec = self.build(spec, request.seed)
         tokens = self.tokens_for(spec, tokenizer)
         shared: dict[str, Any] = {}
         if spec.recipe.is_solved:
             # A plain head may have a random layer before its output.
-            key = (architecture_key(spec), init_seed if spec.head.plain else None)
+            same = replace(spec, head=replace(spec.head, words=None)) if spec.head.words == "beside" else spec
+            key = (architecture_key(same), request.seed if spec.head.plain else None)
             features = self._features_for(key, model, tokens)
             shared = {"features": features, "rows": rows, "groups": self.groups[rows]}
         elif isinstance(tokens, Tokens) and len(self.folds) > 1:  # else there are many rows, and few are used
@@ -231,10 +232,9 @@ class WorkerData:
                 trust_remote_code=self.settings.trust_remote_code,
             )
         plan = self.directory.read_plan()
-        if plan is not None and plan.by_rows:
-            # The rows of the last training are read once; the others are read by every candidate.
+        if plan is not None and not plan.cross_validates:
             train, evaluated = self.folds[0]
-            tokens = tokens.take(np.concatenate([self.rows.sample(train, plan.compared_rows), evaluated]))
+            tokens = tokens.take(np.concatenate([self.rows.sample(train, plan.used_rows), evaluated]))
         layouts: dict[str, Callable[[], Tokens]] = {}
         for number, part in enumerate(tokens.parts if isinstance(tokens, TaskTokens) else (tokens,)):
             layouts |= {f"{layout} {number}": make for layout, make in _layouts(part, spec).items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 from headhunt.engine.preloading import HERE, RUNNER, are_local, uses_gpu
+from headhunt.errors import HeadhuntError
 from headhunt.run.settings import SearchSettings
 from headhunt.study import local_executor
 from headhunt.study.executors import Executor
@@ -73,6 +75,10 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
             runner, memory=int(MEMORY_FRACTION * available_memory() / (settings.workers or default_workers()))
         )
     if settings.max_memory is not None:
+        if ray in HERE and sys.platform != "linux":
+            raise HeadhuntError(
+                "needs Linux, where a process can be limited. Leave it out on this system.", "max_memory"
+            )
         allowed = int(settings.max_memory * 1e6)
         runner = replace(runner, memory=min(runner.memory or allowed, allowed))
     if are_local(settings.workers, settings.device, ray):
@@ -80,8 +86,3 @@ def start_workers(settings: SearchSettings, runner: RunnerSettings, ray: str | N
     from headhunt.study.ray_executor import RayExecutor
 
     return RayExecutor(RUNNER, {"settings": runner}, workers=settings.workers, address=ray)
-
-
-def starts_ray(settings: SearchSettings, ray: str | None) -> bool:
-    """Return whether Ray must be started on this machine."""
-    return settings.workers != 0 and ray in HERE and not are_local(settings.workers, settings.device, ray)

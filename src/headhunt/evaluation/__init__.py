@@ -9,7 +9,7 @@ from headhunt.evaluation.calibration import (
     fit_temperature,
     reliability_bins,
 )
-from headhunt.evaluation.comparison import Comparison, compare, select_ensemble, standard_error
+from headhunt.evaluation.comparison import Comparison, compare, standard_error
 from headhunt.evaluation.decisions import (
     Decisions,
     Rejection,
@@ -98,6 +98,5 @@ __all__ = [
     "reliability_bins",
     "score_rejection",
     "scorer",
-    "select_ensemble",
     "standard_error",
 ]

@@ -6,14 +6,16 @@ is lower by 0.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights
 from headhunt.evaluation.metrics import MULTI_TASK, decide, measure, parts_of, scorer
 
+MEAN = "mean"  # of several sets
 LARGE = 20_000  # rows from which a fifth of the bootstrap samples is enough
 
 
@@ -144,6 +146,81 @@ def standard_error(
     return float(np.std(finite)) if len(finite) else 0.0
 
 
+def draw_scores(
+    problem_type: str, metric: str, models: Sequence[Sequence[np.ndarray]], targets: np.ndarray
+) -> np.ndarray:
+    """Return mean scores of each model's training runs on all rows, and on bootstrap samples (models, 1 + samples).
+
+    The samples of as many rows are always the same, so that models of several searches can be paired.
+
+    Args:
+        problem_type: As for `compare`.
+        metric: As for `compare`.
+        models: Outputs of the training runs of each model.
+        targets: True values.
+    """
+    weights = bootstrap_weights(np.random.default_rng(0), len(targets), BOOTSTRAP_SAMPLES)
+    batches = [np.ones((1, len(targets))), *weights]
+    scorers = [[scorer(problem_type, metric, run, targets) for run in runs] for runs in models]
+    return np.array([np.concatenate([np.mean([run(w) for run in runs], 0) for w in batches]) for runs in scorers])
+
+
+def resample(gains: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return the mean gain of resampled seeds (1 + samples,), the first one of all seeds.
+
+    Args:
+        gains: Gains by seed, on all rows and on bootstrap samples of them (seeds, 1 + samples).
+        seed: Random seed.
+    """
+    seeds, count = gains.shape
+    chosen = np.random.default_rng(seed).integers(0, seeds, (seeds, count))
+    chosen[:, 0] = np.arange(seeds)
+    mean = gains.mean(0)
+    # Samples of few seeds vary less around their mean than the seeds vary around the true one.
+    drawn: np.ndarray = np.take_along_axis(gains, chosen, 0).mean(0) - mean
+    return mean + np.sqrt(seeds / max(1, seeds - 1)) * drawn
+
+
+def compare_sets(pairs: Mapping[str, Sequence[np.ndarray]]) -> list[dict[str, Any]]:
+    """Return the gain of a model over another on each data set with its interval, and the mean of several sets.
+
+    Args:
+        pairs: Scores of both by set, for each seed, as `draw_scores` returns them. A set without any is left out.
+    """
+    found: dict[str, tuple[int, np.ndarray, np.ndarray]] = {
+        name: (len(both), np.mean(both, 0)[:, 0], resample(np.array([one - other for one, other in both])))
+        for name, both in pairs.items()
+        if both
+    }
+    if len(found) > 1:
+        counts, points, gains = zip(*found.values(), strict=True)
+        found[MEAN] = (min(counts), np.mean(points, 0), np.mean(gains, 0))
+    rows = []
+    for name, (draws, (score, reference), drawn) in found.items():
+        low, high = np.quantile(drawn[1:], [0.025, 0.975])
+        rows.append(
+            {
+                "set": name,
+                "draws": draws,
+                "score": float(score),
+                "reference": float(reference),
+                "gain": float(drawn[0]),
+                "low": float(low),
+                "high": float(high),
+                "p": min(1.0, 2 * float(min((drawn <= 0).mean(), (drawn >= 0).mean()))),
+            }
+        )
+    return rows
+
+
+def adjust_p_values(p_values: Sequence[float]) -> np.ndarray:
+    """Return p-values of several comparisons, adjusted by Holm's method."""
+    order = np.argsort(p_values)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(np.asarray(p_values)[order] * np.arange(len(order), 0, -1))
+    return adjusted.clip(max=1.0)
+
+
 def _from_variances(gain: float, row_variance: float, draws: int, gains: Sequence[float]) -> Comparison:
     """Return the interval and the p-value from the variance over rows and the gains of pairs of training runs."""
     from scipy.stats import t
@@ -166,39 +243,3 @@ def _correct(problem_type: str, outputs: np.ndarray, targets: np.ndarray) -> np.
     """Return 1 for each row whose prediction is entirely correct (rows,)."""
     equal = decide(problem_type, outputs) == targets
     return (equal if equal.ndim == 1 else equal.all(1)).astype(np.float64)
-
-
-def select_ensemble(
-    problem_type: str,
-    scores: Sequence[float],
-    outputs: Sequence[np.ndarray],
-    targets: np.ndarray,
-    max_members: int,
-    min_members: int = 1,
-) -> list[int]:
-    """Return the positions of the outputs to average: the best, then greedily those that reduce the error most.
-
-    The first member has the highest score. Further members are chosen by squared error: it changes with every
-    output, while the accuracy of a few hundred rows changes by chance.
-
-    Args:
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        scores: Score of each model; higher is better.
-        outputs: Outputs of each model, for the same rows.
-        targets: True values.
-        max_members: Maximum number of models in the ensemble.
-        min_members: Number of models up to which the best addition is made even if the error grows.
-    """
-    truth = np.eye(outputs[0].shape[1])[targets] if problem_type == "single_label_classification" else targets
-
-    def error(members: list[int]) -> float:
-        return float(np.square(np.mean([outputs[i] for i in members], axis=0) - truth).mean())
-
-    members = [max(range(len(outputs)), key=lambda i: (scores[i], -error([i])))]
-    while len(members) < min(max_members, len(outputs)):
-        errors = {i: error([*members, i]) for i in range(len(outputs)) if i not in members}
-        best_addition = min(errors, key=errors.__getitem__)
-        if len(members) >= min_members and errors[best_addition] >= error(members):
-            break
-        members.append(best_addition)
-    return members

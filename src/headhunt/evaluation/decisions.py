@@ -31,12 +31,12 @@ class RejectionRule:
             HeadhuntError: If the rule does not fit the task.
         """
         if problem_type != CLASSES:
-            raise HeadhuntError(f"reject= needs one class per row; this task is a {problem_type}. Leave it out.")
+            raise HeadhuntError(f"needs one class per row; this task is a {problem_type}. Leave it out.", "reject")
         if not 0 < self.coverage < 1:
-            raise HeadhuntError(f"reject= must be a share between 0 and 1, such as 0.9; found {self.coverage:g}.")
+            raise HeadhuntError(f"must be a share between 0 and 1, such as 0.9; found {self.coverage:g}.", "reject")
         if self.label is not None and self.label not in labels:
             known = ", ".join(labels[:5]) + (" …" if len(labels) > 5 else "")
-            raise HeadhuntError(f"reject_label= must be a class of the data ({known}); found {self.label!r}.")
+            raise HeadhuntError(f"must be a class of the data ({known}); found {self.label!r}.", "reject_label")
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def check_rejection(data: Any, problem_type: str, labels: Sequence[str]) -> Reje
     if data is None:
         return None
     if problem_type != CLASSES:
-        raise ModelError("rejection= is for models of one class per text only; leave it out.")
+        raise ModelError("is for models of one class per text only; leave it out.", "rejection")
     given = data if isinstance(data, Mapping) else {}
     threshold, label = given.get("threshold"), given.get("label")
     if not isinstance(threshold, float) or not 0 <= threshold < 1 or (label is not None and label not in labels):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headhunt.errors import HeadhuntError
+from headhunt.errors import HeadhuntError, did_you_mean
 from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights
 from headhunt.evaluation.correlations import ratio, regression_metrics
 
@@ -118,7 +118,8 @@ def check_metric(problem_type: str, metric: str) -> None:
         return  # its parts are checked one by one
     names = metric_names(problem_type)
     if metric not in names:
-        raise HeadhuntError(f"The metric must be one of {', '.join(names)} for this task; found {metric!r}.")
+        hint = did_you_mean(metric, names)
+        raise HeadhuntError(f"The metric must be one of {', '.join(names)} for this task; found {metric!r}.{hint}")
 
 
 def format_score(metric: str, value: float) -> str:

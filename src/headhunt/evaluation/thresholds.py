@@ -25,16 +25,19 @@ SMOOTHING = 0.15
 SHRINKAGE = 5  # benchmarks/thresholds.py
 """Positive rows at which the threshold of a label is half-way between the common one and its own."""
 MAX_PASSES = 10
-"""Passes of coordinate ascent over the labels, and updates of micro F1."""
+"""Updates of micro F1."""
+FOLDS = 5
+"""Groups of rows whose thresholds are fitted on the others."""
 _MIDDLE = len(THRESHOLDS) // 2
 
 
 def fit_thresholds(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
     """Return the threshold of each label (labels,): a row has a label if its probability is at least the threshold.
 
-    The common threshold maximizes the metric on these rows. The thresholds of single labels maximize it by coordinate
-    ascent, on smoothed counts, and are then moved towards the common one: half-way in logits for `SHRINKAGE` positive
-    rows, all the way without any. If they score lower than the common threshold, that one is returned for all labels.
+    The common threshold maximizes the metric on these rows. The thresholds of single labels maximize F1, or the number
+    of right decisions for accuracy, on smoothed counts. They are then moved towards the common one: half-way in logits
+    for `SHRINKAGE` positive rows, all the way without any. If they score lower than the common threshold, that one is
+    returned for all labels.
 
     Args:
         outputs: Probabilities (rows, labels) of rows that the model was not trained on.
@@ -42,7 +45,7 @@ def fit_thresholds(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.
         metric: "micro_f1", "macro_f1", "weighted_f1" or "accuracy".
 
     Raises:
-        HeadhuntError: If several labels do not have the metric, or the arrays do not fit.
+        HeadhuntError: If several labels do not have the metric, or the outputs are no probabilities.
     """
     return _fit(_bin(outputs, targets, metric), targets, metric)
 
@@ -63,9 +66,7 @@ def apply_thresholds(outputs: np.ndarray, thresholds: Sequence[float] | np.ndarr
     return outputs.astype(np.float64) - np.asarray(thresholds, np.float64) + 0.5
 
 
-def cross_fit_thresholds(
-    outputs: np.ndarray, targets: np.ndarray, metric: str, folds: int = 5, seed: int = 0
-) -> np.ndarray:
+def cross_fit_thresholds(outputs: np.ndarray, targets: np.ndarray, metric: str, seed: int = 0) -> np.ndarray:
     """Return the decision scores of `apply_thresholds`, with thresholds of each row fitted on other rows.
 
     A metric of these scores is an honest estimate; with thresholds fitted on the same rows it would be too high.
@@ -74,18 +75,15 @@ def cross_fit_thresholds(
         outputs: Probabilities (rows, labels) of rows that the model was not trained on.
         targets: 0 or 1 (rows, labels).
         metric: "micro_f1", "macro_f1", "weighted_f1" or "accuracy".
-        folds: Number of groups of rows; the thresholds of a group are fitted on all others.
-        seed: Random seed of the groups.
+        seed: Random seed of the groups of rows; the thresholds of a group are fitted on all others.
 
     Raises:
-        HeadhuntError: If several labels do not have the metric, or the arrays do not fit.
+        HeadhuntError: If several labels do not have the metric, or the outputs are no probabilities.
     """
-    if folds < 2:
-        raise HeadhuntError(f"folds= must be at least 2; found {folds}.")
     bins = _bin(outputs, targets, metric)
     thresholds = np.full(outputs.shape, 0.5)
-    fold_of = np.random.default_rng(seed).permutation(len(outputs)) % folds
-    for fold in range(folds):
+    fold_of = np.random.default_rng(seed).permutation(len(outputs)) % FOLDS
+    for fold in range(FOLDS):
         others = fold_of != fold
         thresholds[~others] = _fit(bins[others], targets[others], metric)
     return apply_thresholds(outputs, thresholds)
@@ -105,7 +103,7 @@ def check_thresholds(thresholds: Any, problem_type: str, labels: int) -> tuple[f
     if thresholds is None:
         return None
     if problem_type != MULTI_LABEL:
-        raise ModelError("thresholds= is for models of several labels only; leave it out.")
+        raise ModelError("is for models of several labels only; leave it out.", "thresholds")
     try:
         values = np.asarray(thresholds)
     except ValueError:  # lists of different lengths
@@ -120,12 +118,8 @@ def check_thresholds(thresholds: Any, problem_type: str, labels: int) -> tuple[f
 def _bin(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
     """Return the number of thresholds that each probability reaches (rows, labels), after checking the arguments."""
     check_metric(MULTI_LABEL, metric)
-    if outputs.ndim != 2 or outputs.shape != targets.shape:
-        raise HeadhuntError(
-            f"outputs= and targets= must have the same shape (rows, labels); found {outputs.shape} and {targets.shape}."
-        )
     if not np.isfinite(outputs).all():
-        raise HeadhuntError("outputs= must be probabilities; found values that are not numbers.")
+        raise HeadhuntError("must be probabilities; found values that are not numbers.", "outputs")
     bins = np.empty(outputs.shape, np.int16, order="F")  # columns are read one by one
     for label, column in enumerate(outputs.T):
         bins[:, label] = np.searchsorted(THRESHOLDS, column.astype(np.float64), side="right")
@@ -144,7 +138,7 @@ def _fit(bins: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
     common = int(_nearest_best(common_scores[None], _MIDDLE)[0])
 
     if metric == "accuracy":
-        best = _ascend_accuracy(bins, targets, common)
+        best = _nearest_best((2 * hits - predicted) @ _KERNEL, common)
     elif metric == "micro_f1":
         best = _maximize_micro_f1(hits @ _KERNEL, predicted @ _KERNEL, true, common)
     else:  # a mean over labels is highest where each of them is
@@ -181,7 +175,7 @@ def _maximize_micro_f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray
     """Return for each label the position of its threshold.
 
     Micro F1 exceeds a value v if 2 hits - v (predicted + true), summed over labels, exceeds 0. Each label can therefore
-    be maximized alone, and v is then updated (Dinkelbach's method). This ends where coordinate ascent would end.
+    be maximized alone, and v is then updated (Dinkelbach's method).
     """
     labels, value = np.arange(len(true)), 0.0
     best = np.full(len(true), common)
@@ -201,29 +195,6 @@ def _accuracies(bins: np.ndarray, targets: np.ndarray) -> np.ndarray:
     right = low < high  # a row is right from `low` to just below `high`
     changes = np.bincount(low[right], minlength=size + 1) - np.bincount(high[right], minlength=size + 1)
     return changes.cumsum()[:size] / max(1, len(bins))
-
-
-def _ascend_accuracy(bins: np.ndarray, targets: np.ndarray, common: int) -> np.ndarray:
-    """Return for each label the position of its threshold, by coordinate ascent from the common one."""
-    size = len(THRESHOLDS) + 1
-    signs = np.where(targets, 1.0, -1.0)
-    best = np.full(bins.shape[1], common)
-    wrong = (bins > best) != targets
-    mistakes = wrong.sum(1)
-    for _ in range(MAX_PASSES):
-        previous = best.copy()
-        for label in range(len(best)):
-            others_right = np.flatnonzero(mistakes == wrong[:, label])
-            counts = np.bincount(bins[others_right, label], signs[others_right, label], size)
-            gains = counts[::-1].cumsum()[::-1][1:]  # positive less negative rows that reach each threshold
-            best[label] = _nearest_best(gains[None] @ _KERNEL, common)[0]
-            if best[label] != previous[label]:
-                mistakes -= wrong[:, label]
-                wrong[:, label] = (bins[:, label] > best[label]) != targets[:, label]
-                mistakes += wrong[:, label]
-        if (best == previous).all():
-            break
-    return best
 
 
 def _kernel() -> np.ndarray:

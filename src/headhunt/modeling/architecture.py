@@ -41,6 +41,10 @@ WINDOWS = {
     "max": "the maximum of each feature over the windows",
     "attention": "a weighted mean of the windows' vectors with learned attention weights",
 }
+WORDS = {
+    "beside": "hashed n-grams of token ids beside the pooled vector",
+    "alone": "hashed n-grams of token ids, without the encoder",
+}
 MAX_WINDOWS = 8
 """Most windows of a text; what is beyond them is cut."""
 FIXED_POOLINGS = ("cls", "mean", "max", "mean_max", "cls_mean_max")  # without weights
@@ -140,6 +144,8 @@ class Head:
     windows: str | None = None
     """For single texts beyond the maximum length: None cuts them; a name of WINDOWS reads them in overlapping windows
     of that length and combines the windows' vectors."""
+    words: str | None = None
+    """Word counts that are classified too, in solved heads; see WORDS."""
     mlp: Mlp | None = None
     """Hidden layers before the output layer."""
     dropout: float = 0.1
@@ -162,6 +168,8 @@ class Head:
         if self.windows is not None:
             one_of(self.windows, WINDOWS, "windows")
             require(self.siamese is None, "windows are for single texts; a siamese head compares two.")
+        if self.words is not None:
+            one_of(self.words, WORDS, "words")
         require(0 <= self.dropout <= 0.9, f"dropout must be 0 to 0.9; found {self.dropout}.")
 
     def reads(self, max_length: int) -> int:
@@ -194,8 +202,8 @@ class EncoderShape:
     """Width of the token vectors, 8 to 4096."""
     heads: int = 4
     """Attention heads; they divide the width."""
-    ffn_ratio: int = 4
-    """Inner width of the feed-forward layers, as a multiple of `width`, 1 to 8."""
+    ffn_ratio: float = 4
+    """Inner width of the feed-forward layers, as a multiple of `width`, 1 to 8; 2.5 is fine."""
     activation: str = "gelu"
     """Activation of the feed-forward layers; see ACTIVATIONS."""
     norm_position: str = "pre"
@@ -214,6 +222,8 @@ class EncoderShape:
             f"shape.heads must divide shape.width; found {self.heads} heads and a width of {self.width}.",
         )
         require(1 <= self.ffn_ratio <= 8, f"shape.ffn_ratio must be 1 to 8; found {self.ffn_ratio}.")
+        # 3.0 is the same candidate as 3.
+        object.__setattr__(self, "ffn_ratio", self.ffn_ratio if self.ffn_ratio % 1 else int(self.ffn_ratio))
         one_of(self.activation, ACTIVATIONS, "shape.activation")
         one_of(self.norm_position, NORM_POSITIONS, "shape.norm_position")
         one_of(self.norm, NORMS, "shape.norm")

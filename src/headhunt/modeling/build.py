@@ -6,6 +6,7 @@ This module knows the differences between families of encoders. A saved model do
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,8 @@ ENCODER_DROPOUTS = (
     "mlp_dropout",
     "embedding_dropout",
 )
+# Settings by which a configuration makes transformers load further code, such as kernels from the Hub.
+LOADERS = re.compile(r"_?(attn|experts)_implementation(_internal)?|(quantization|compression|kernel|fusion)_config")
 HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "classifier_dropout_prob")
 
 AutoConfig.register("headhunt", HeadhuntConfig)
@@ -184,7 +187,7 @@ def _config_of(
             hidden_size=shape.width,
             num_hidden_layers=shape.depth,
             num_attention_heads=shape.heads,
-            intermediate_size=shape.ffn_ratio * shape.width,
+            intermediate_size=round(shape.ffn_ratio * shape.width),
             hidden_act=shape.activation,
             norm=shape.norm,
             norm_position=shape.norm_position,
@@ -192,6 +195,7 @@ def _config_of(
         )
     else:
         config = AutoConfig.from_pretrained(encoder, trust_remote_code=trust_remote_code)
+        check_config({**config.to_dict(), "attn_implementation": config._attn_implementation})
     if dropout is not None:
         _set(config, ENCODER_DROPOUTS, dropout)
     return config
@@ -230,7 +234,8 @@ def _load_encoder(
     _keep_layers(pretrained, shape, pretrained.config, config)
     if trust_remote_code:
         _register(type(config), type(pretrained))
-    return pretrained, _dense_of(getattr(pretrained, "pooler", None))
+    pooler = getattr(pretrained, "pooler", None) or nn.Identity()  # ALBERT's pooler is a linear layer, BERT's has one
+    return pretrained, next((module for module in pooler.modules() if isinstance(module, nn.Linear)), None)
 
 
 def _shared_settings(config: PretrainedConfig, separators: Sequence[int]) -> dict[str, Any]:
@@ -278,13 +283,6 @@ def _set(config: Any, names: Sequence[str], value: float) -> None:
     for name in names:
         if hasattr(config, name):
             setattr(config, name, value)
-
-
-def _dense_of(pooler: nn.Module | None) -> nn.Linear | None:
-    """Return the linear layer of a pooler (ALBERT's pooler is that layer, BERT's contains it)."""
-    if pooler is None:
-        return None
-    return next((module for module in pooler.modules() if isinstance(module, nn.Linear)), None)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
@@ -340,12 +338,26 @@ def hash_weights(model: nn.Module, *more: Any) -> str:
     return digest.hexdigest()
 
 
-def load_saved(folder: Path) -> PreTrainedModel:
-    """Load a saved model. No code from the folder is run.
+def check_config(config: Any) -> None:
+    """Refuse a configuration, or a part of it, that makes transformers load other code.
 
     Raises:
-        ModelError: If weights are missing.
+        ModelError: If it asks for more than PyTorch's own attention.
     """
+    for key, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if LOADERS.fullmatch(str(key)) and value not in (None, "sdpa", "eager"):
+            raise ModelError(f"its configuration must not load other code; found {key}={str(value)[:60]!r}")
+        if isinstance(value, dict | list):
+            check_config(value)
+
+
+def load_saved(folder: Path) -> PreTrainedModel:
+    """Load a saved model. No code from the folder is run, and none that its configuration names.
+
+    Raises:
+        ModelError: If weights are missing, or the configuration names other code.
+    """
+    check_config(read_json(folder / "config.json"))
     with quiet():
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             folder,

@@ -116,12 +116,16 @@ class HeadhuntEnsembleForSequenceClassification(PreTrainedModel):
                 given = {"token_type_ids": types} if types is not None and _takes_types(member) else {}
                 logits.append(member(input_ids=ids, attention_mask=member_mask, **given).logits.float())
                 continue
+            counted = member.classify_words(ids, member_mask)
+            if member.words_alone:
+                logits.append(counted.float())
+                continue
             number = entry["encoder"]
             place = (number, cut, member.head.compare is not None, tuple(member.config.window or ()))
             if place not in encoded:
                 encoder, all_layers = self.members[number].encoder, self._reads_layers(number)
                 encoded[place] = member.encode(ids, member_mask, types, encoder, all_layers)
-            logits.append(member.classify(*encoded[place]).float())
+            logits.append((member.classify(*encoded[place]) + counted).float())
         joint = self.join(torch.stack(logits))
         loss = None if labels is None else loss_of(self.config.problem_type, joint, labels)
         return SequenceClassifierOutput(loss=loss, logits=joint)

@@ -172,23 +172,20 @@ class Max(Pooling):
 class MeanMax(Pooling):
     """Mean and max, concatenated."""
 
+    PARTS: tuple[type[Pooling], ...] = (Mean, Max)
+
     def __init__(self, width: int) -> None:
-        super().__init__(2 * width)
-        self.mean, self.max = Mean(width), Max(width)
+        super().__init__(len(self.PARTS) * width)
+        self.parts = nn.ModuleList(part(width) for part in self.PARTS)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.cat([self.mean(x, mask), self.max(x, mask)], -1)
+        return torch.cat([part(x, mask) for part in self.parts], -1)
 
 
-class FirstMeanMax(Pooling):
+class FirstMeanMax(MeanMax):
     """First token, mean and max, concatenated."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(3 * width)
-        self.first, self.mean, self.max = FirstToken(width), Mean(width), Max(width)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.cat([self.first(x, mask), self.mean(x, mask), self.max(x, mask)], -1)
+    PARTS = (FirstToken, Mean, Max)
 
 
 class Attention(Pooling):

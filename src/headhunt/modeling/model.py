@@ -15,6 +15,7 @@ from .architecture import window_stride
 from .configuration import HeadhuntConfig
 from .encoder import HeadhuntEncoder  # noqa: F401 - a saved model may have it as its encoder
 from .heads import HeadModule
+from .words import WordLogits
 
 
 class HeadhuntForSequenceClassification(PreTrainedModel):
@@ -46,6 +47,8 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             states=encoder_config.num_hidden_layers + 1,
             outputs=config.num_labels,
         )
+        self.words = WordLogits(config) if config.architecture.words else None
+        self.words_alone = config.architecture.words == "alone"
         # ModernBERT, DistilBERT and others have no token types.
         self.takes_types = "token_type_ids" in inspect.signature(self.encoder.forward).parameters
         self.post_init()
@@ -71,8 +74,10 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             kwargs: Ignored; accepted for callers that pass more arguments.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        encoded = self.encode(input_ids, mask, token_type_ids, self.encoder, self.head.several_layers)
-        logits = self.classify(*encoded)
+        logits = self.classify_words(input_ids, mask)
+        if not self.words_alone:
+            encoded = self.encode(input_ids, mask, token_type_ids, self.encoder, self.head.several_layers)
+            logits = self.classify(*encoded) + logits
         loss = None if labels is None else loss_of(self.config.problem_type, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -89,7 +94,7 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
             all_layers: Return the hidden states of all layers.
         """
         if self.head.compare is not None:
-            ids, mask = self.split_pairs(ids, mask)
+            ids, mask = split_pairs(ids, mask, self.config)
             types = None
         read = None
         if self.head.windows is not None:
@@ -105,9 +110,12 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
         below = outputs.hidden_states[:-1] if self.head.several_layers else ()
         return self.head((*below, outputs.last_hidden_state), mask.bool(), read)
 
-    def split_pairs(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each text of the pairs as its own sequence: first texts (batch, …), then second texts (batch, …)."""
-        return split_pairs(ids, mask, self.config)
+    def classify_words(self, ids: Tensor, mask: Tensor) -> Any:
+        """Return the logits (batch, outputs) of the word counts, with the bias if there is nothing else to classify."""
+        if self.words is None:
+            return 0.0
+        logits: Tensor = self.words(ids, mask)
+        return logits + self.head.output.bias if self.words_alone else logits
 
     def split_windows(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the windows of each text as rows of their own (batch · windows, tokens).

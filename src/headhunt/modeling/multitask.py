@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .architecture import Head, from_dict
+from .architecture import Head, from_dict, one_of, require
 from .configuration import HeadhuntConfig
 from .heads import HeadModule
 from .model import HeadhuntForSequenceClassification, loss_of, split_pairs, without_pooler
@@ -37,8 +37,10 @@ class HeadhuntMultiTaskConfig(HeadhuntConfig):
 
     def __init__(self, tasks: Sequence[dict[str, Any]] = (), task_layers: int = 0, **kwargs: Any) -> None:
         self.tasks, self.task_layers = _check_tasks(tasks), task_layers
-        if type(task_layers) is not int or not 0 <= task_layers <= MOST_LAYERS:
-            raise ValueError(f"task_layers must be a whole number from 0 to {MOST_LAYERS}; found {task_layers!r:.80}.")
+        require(
+            type(task_layers) is int and 0 <= task_layers <= MOST_LAYERS,
+            f"task_layers must be a whole number from 0 to {MOST_LAYERS}; found {task_layers!r:.80}.",
+        )
         super().__init__(**kwargs)
 
     def of_task(self, number: int) -> HeadhuntConfig:
@@ -65,27 +67,32 @@ def _check_tasks(tasks: Any) -> list[dict[str, Any]]:
     names = []
     for number, task in enumerate(tasks):
         where = f"tasks[{number}]"
-        if not isinstance(task, dict) or not task.keys() >= {"name", "problem_type", "labels", "pair", "head"}:
-            raise ValueError(f"{where} must have a name, a problem_type, labels, pair and head; found {task!r:.80}.")
+        require(
+            isinstance(task, dict) and task.keys() >= {"name", "problem_type", "labels", "pair", "head"},
+            f"{where} must have a name, a problem_type, labels, pair and head; found {task!r:.80}.",
+        )
         labels, kind = task["labels"], task["problem_type"]
-        if not isinstance(task["name"], str) or not NAME.fullmatch(task["name"]):
-            raise ValueError(f"The name of {where} must be letters, digits, dots, dashes or underscores.")
-        if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-            raise ValueError(f"The labels of {where} must be a list of strings; found {labels!r:.80}.")
-        if len(set(labels)) != len(labels):
-            raise ValueError(f"Every label of {where} must be different; found {labels!r:.80}.")
-        if kind != (REGRESSION if not labels else CLASSIFICATION):
-            raise ValueError(
-                f"{where} must be {CLASSIFICATION} with labels or {REGRESSION} without; found {kind!r:.80}."
-            )
-        if not isinstance(task["pair"], bool):
-            raise ValueError(f"pair of {where} must be true or false; found {task['pair']!r:.80}.")
+        require(
+            isinstance(task["name"], str) and bool(NAME.fullmatch(task["name"])),
+            f"The name of {where} must be letters, digits, dots, dashes or underscores.",
+        )
+        require(
+            isinstance(labels, list | tuple) and all(isinstance(label, str) for label in labels),
+            f"The labels of {where} must be a list of strings; found {labels!r:.80}.",
+        )
+        require(len(set(labels)) == len(labels), f"Every label of {where} must be different; found {labels!r:.80}.")
+        require(
+            kind == (CLASSIFICATION if labels else REGRESSION),
+            f"{where} must be {CLASSIFICATION} with labels or {REGRESSION} without; found {kind!r:.80}.",
+        )
+        require(isinstance(task["pair"], bool), f"pair of {where} must be true or false; found {task['pair']!r:.80}.")
         head = from_dict(Head, task["head"], f"head of {where}")
-        if head.windows is not None or (head.siamese is not None and not task["pair"]):
-            raise ValueError(f"The head of {where} must compare two texts only if it gets two, and have no windows.")
+        require(
+            head.windows is None and head.words is None and (head.siamese is None or task["pair"]),
+            f"The head of {where} must compare two texts only if it gets two, and have no windows or words.",
+        )
         names.append(task["name"])
-    if len(set(names)) != len(names):
-        raise ValueError(f"Every task must have its own name; found {', '.join(names):.200}.")
+    require(len(set(names)) == len(names), f"Every task must have its own name; found {', '.join(names):.200}.")
     return list(tasks)
 
 
@@ -140,8 +147,7 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: HeadhuntMultiTaskConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        if not config.tasks:
-            raise ValueError("A model of several tasks must have tasks; found none.")
+        require(bool(config.tasks), "A model of several tasks must have tasks; found none.")
         encoder_config = config.encoder_config if encoder is None else encoder.config
         self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config, trust_remote_code=False))
         self.switch = TaskSwitch()
@@ -171,8 +177,7 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
         if not isinstance(task, str):
             return int(task)
         names = [each["name"] for each in self.config.tasks]
-        if task not in names:
-            raise ValueError(f"task must be one of {', '.join(names)}; found {task!r}.")
+        one_of(task, names, "task")
         return names.index(task)
 
     def forward(

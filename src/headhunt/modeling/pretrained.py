@@ -45,14 +45,14 @@ def loading_errors(encoder: str) -> Iterator[None]:
         if out_of_memory(error):
             raise
         if "trust_remote_code" in str(error):
-            raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code=True to run it.") from None
+            raise ModelError(f"{encoder!r} comes with its own code. Give trust_remote_code to run it.") from None
         absent = encoder.startswith((".", "/", "~")) and not Path(encoder).exists()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         reason = "this folder does not exist" if absent else reason
         raise ModelError(
             f"The encoder must be a Hugging Face name or a folder with config.json, weights and tokenizer; "
             f"{encoder!r} cannot be loaded ({reason}). Check the name and the network; "
-            "without a network, encoder= must be a folder."
+            "without a network, it must be a folder."
         ) from None
 
 
@@ -81,7 +81,7 @@ def check_length(tokens: int, encoder: str, trust_remote_code: bool = False) -> 
     positions = getattr(load_config(encoder, trust_remote_code), "max_position_embeddings", None)
     longest = positions if positions and positions > 0 else 32768  # the limit of `Recipe.max_length`
     if not 8 <= tokens <= longest:
-        raise ModelError(f"max_length= must be 8 to {longest} tokens for {encoder!r}; found {tokens}.")
+        raise ModelError(f"must be 8 to {longest} tokens for {encoder!r}; found {tokens}.", "max_length")
 
 
 def freezable_layers(config: Any) -> int:

@@ -35,6 +35,7 @@ from headhunt.report.svg import (
 from headhunt.report.terminal import format_duration
 
 WIDE, HALF, NARROW, SMALL = 920, 440, 360, 214
+NAME = 17  # characters of the name of a bar
 NAMED = 10  # dots of a chart that all have their names
 Figure = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, right and bottom
@@ -126,7 +127,7 @@ def bars(
         y = step * (place + 0.5)
         length = (width - left - right) * value / largest
         body += [
-            draw_text(left - 12, y + 4, shorten(name, 20), "name", "end"),
+            draw_text(left - 12, y + 4, shorten(name, NAME), "name", "end"),
             _bar(left, y, length, "accent"),
             draw_text(left + length + 10, y + 4, format_value(value), "value"),
         ]
@@ -287,13 +288,13 @@ def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
     """Return candidates by cost and score; a line joins the Pareto front. Of many, only those on the line are named.
 
     Args:
-        data: The section `finalists` or `costs` of the facts.
+        data: The section `costs` of the facts.
         cost: Key of the cost.
         label: Name of the cost.
         width: CSS pixels.
     """
     height, left, right, top, bottom = 300, 58, 24, 18, 248
-    items = [item for item in data["items"] if item[cost] is not None]
+    items = data["items"]
     levels, y = make_axis(*padded_range([item["score"] for item in items]), bottom, top, 5)
     ticks, x = make_axis(*padded_range([item[cost] for item in items]), left, width - right, 5)
     body = [draw_grid_y(levels, y, left, width - right), draw_grid_x(ticks, x, top, bottom, compact, lines=False)]
@@ -340,19 +341,20 @@ def _place_name(at: float, level: float, name: str, frame: Box, taken: list[Box]
 
 
 def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], name: str, width: float = HALF) -> str:
-    """Return a confusion matrix; shades are proportions of the true class."""
-    count = len(labels)
-    left, top = 116, 30
+    """Return a confusion matrix; shades are proportions of the true class. Many classes have numbers as columns."""
+    count, top = len(labels), 30
+    numbered = count > 6 and max(map(len, labels)) > 3
+    left = 190 if numbered else 116
     side = min(76.0, (width - left - 8) / count)
     body = [draw_text(left, 12, "predicted", "label"), draw_text(left - 12, 12, "true", "label", "end")]
     length = side * 0.9 / 6.6  # characters that fit above a column
     for row, counts in enumerate(matrix):
         total = sum(counts) or 1
         y = top + side * row + 14
-        body.append(draw_text(left - 12, y + side / 2 + 4, shorten(labels[row], 14), "name small", "end"))
-        if length >= 2:
-            label = shorten(labels[row], int(length))
-            body.append(draw_text(left + side * (row + 0.5), top + 6, label, "tick", "middle"))
+        label = f"{shorten(labels[row], 22)} {row + 1}" if numbered else shorten(labels[row], 14)
+        body.append(draw_text(left - 12, y + side / 2 + 4, label, "name small", "end"))
+        above = str(row + 1) if numbered else shorten(labels[row], int(length))
+        body.append(draw_text(left + side * (row + 0.5), top + 6, above, "tick", "middle"))
         for column, cell in enumerate(counts):
             kind = "accent" if row == column else "neutral"
             body.append(_cell(left + side * column, y, side, cell, cell / total, kind))

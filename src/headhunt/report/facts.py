@@ -6,7 +6,7 @@ A section without facts is missing: the search may be running, or a step may hav
 from __future__ import annotations
 
 import json
-import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -28,7 +28,8 @@ from headhunt.report.markup import DELIVERED
 from headhunt.report.run_data import RunData
 from headhunt.report.svg import shorten
 from headhunt.report.terminal import format_duration
-from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, STUDENT, TFIDF, WINNER
+from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, WINNER, WORDS, TestResult
+from headhunt.run.schema import dump
 from headhunt.run.state import SOLVED as SOLVED_ORIGIN
 from headhunt.run.state import Trial
 from headhunt.run.task import open_task
@@ -53,7 +54,7 @@ def collect_facts(folder: str | Path, sections: Iterable[str] | None = None) -> 
     run = RunData(folder)
     found = {name: SECTIONS[name](run) for name in (SECTIONS if sections is None else sections)}
     known = {name: section for name, section in found.items() if section not in (None, [], {})}
-    return _finite({"schema": SCHEMA, **known})
+    return dump({"schema": SCHEMA, **known})
 
 
 def _run(run: RunData) -> dict[str, Any]:
@@ -76,7 +77,6 @@ def _run(run: RunData) -> dict[str, Any]:
         "metric": run.metric,
         "evaluated_on": run.result.evaluated_on if run.result else run.task.evaluated_on,
         "test_evaluations": run.test_evaluations,
-        "ensemble_note": run.result.ensemble_note if run.result else None,
         "encoder": settings.encoder,
         "strategy": settings.strategy,
         "space": settings.space.get("name", "own"),
@@ -84,7 +84,6 @@ def _run(run: RunData) -> dict[str, Any]:
         "plan": run.plan.sentence if run.plan else None,
         "encoders": _encoders(run),
         "pretraining": _pretraining(run),
-        "self_training": _self_training(run),
     }
 
 
@@ -99,18 +98,6 @@ def _pretraining(run: RunData) -> str | None:
     return f"{done.texts:,} texts, {done.own:,} of them training rows, {done.epochs:g} epochs{losses}"
 
 
-def _self_training(run: RunData) -> str | None:
-    """Return what students on unlabelled texts reached, in words; None without them."""
-    found = run.result.self_training if run.result else None
-    if found is None:
-        return None
-    if found.score is None or found.teacher_score is None:
-        return f"no student: {found.note}"
-    scores = f"{found.score:.4f} with {found.texts:,} unlabelled texts, {found.teacher_score:.4f} without"
-    interval = f"gain {found.gain:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
-    return f"{scores}; {interval}, {'delivered' if found.accepted else found.note or 'not delivered'}"
-
-
 def _encoders(run: RunData) -> list[dict[str, Any]]:
     """Return the score of every encoder's solved head on the same rows, best first; empty if there is one encoder."""
     solved = [trial for trial in run.state.trials if trial.origin == SOLVED_ORIGIN and trial.bracket in trial.results]
@@ -122,7 +109,7 @@ def _encoders(run: RunData) -> list[dict[str, Any]]:
 def _headline(run: RunData) -> str:
     """Return the verdict, or the best score so far before there is one."""
     if run.result is not None:
-        return run.result.verdict.sentence
+        return run.result.verdict.sentence.replace(" RUN", f" {shlex.quote(run.directory.path.as_posix())}")
     best, plain = run.winner, run.state.plain
     count = f"{len(run.state.trials)} candidate{'s' if len(run.state.trials) != 1 else ''}"
     if best is None or best.best is None:
@@ -141,29 +128,32 @@ def _headline(run: RunData) -> str:
 def _verdict(run: RunData) -> dict[str, Any] | None:
     if run.result is None:
         return None
-    student = run.result.self_training is not None and run.result.self_training.accepted
-    name = "student of the winner" if student else DELIVERED.get(run.result.verdict.delivered)
-    return {**asdict(run.result.verdict), "delivered_name": name}
+    return {**asdict(run.result.verdict), "delivered_name": DELIVERED.get(run.result.verdict.delivered)}
 
 
-def _scores(run: RunData) -> dict[str, Any] | None:
+def _of_evaluation(section: Callable[[RunData, TestResult], Any]) -> Callable[[RunData], Any]:
+    """Return a function that adds the evaluated rows to a section of the evaluation; None without an evaluation."""
+
+    def collect(run: RunData) -> dict[str, Any] | None:
+        evaluation, on = run.evaluation
+        found = None if evaluation is None else section(run, evaluation)
+        return {"on": on, "rows": evaluation.rows, **found} if evaluation and found else None
+
+    return collect
+
+
+def _scores(run: RunData, evaluation: TestResult) -> dict[str, Any] | None:
     """Return every metric of the winner, the plain head and the ensemble, with intervals."""
-    evaluation, on = run.evaluation
-    if evaluation is None or not evaluation.scores:
-        return None
     scores = dict(evaluation.scores)
     members = len(run.result.ensemble_members) if run.result else 0
     names = {
         WINNER: f"winner (#{run.winner.number})" if run.winner else "model",
         PLAIN: "plain head",
-        ENSEMBLE: f"ensemble of {members}" if members > 1 else "ensemble of folds",
-        STUDENT: "student, trained on unlabelled texts too",
+        ENSEMBLE: f"mean of {members} unlike models",
         SOLVED: "frozen encoder, solved head",
-        TFIDF: "TF-IDF, linear model",
+        WORDS: "word counts, linear model",
     }
-    if run.result is not None and run.result.verdict.delivered == "best so far":
-        names[WINNER] = DELIVERED["best so far"]  # the winner was not trained in time
-    elif run.plain_won and WINNER in scores:
+    if run.plain_won and WINNER in scores:
         names[WINNER] = f"plain head (#{run.winner.number})" if run.winner else "plain head"
         scores.pop(PLAIN, None)
     rows = _scores_by_metric({role: scores[role] for role in names if role in scores}, names, run.settings.metric)
@@ -181,7 +171,7 @@ def _scores(run: RunData) -> dict[str, Any] | None:
         }
         for task in evaluation.tasks
     ]
-    return {"on": on, "rows": evaluation.rows, "metrics": rows, "tasks": tasks}
+    return {"metrics": rows, "tasks": tasks} if scores else None
 
 
 def _scores_by_metric(
@@ -236,24 +226,18 @@ def _ablation(run: RunData) -> dict[str, Any] | None:
     return {"metric": run.metric, "base": base, "items": [asdict(item) for item in items]}
 
 
-def _confusion(run: RunData) -> dict[str, Any] | None:
-    evaluation, on = run.evaluation
-    if evaluation is None:
-        return None
+def _confusion(run: RunData, evaluation: TestResult) -> dict[str, Any] | None:
     labels = run.task.labels
     matrices = {role: matrix for role, matrix in evaluation.confusion.items() if len(matrix) == len(labels)}
     if run.plain_won:
         matrices.pop(PLAIN, None)
-    return {"on": on, "rows": evaluation.rows, "labels": labels, "models": matrices} if matrices else None
+    return {"labels": labels, "models": matrices} if matrices else None
 
 
-def _calibration(run: RunData) -> dict[str, Any] | None:
-    evaluation, on = run.evaluation
-    if evaluation is None or not evaluation.calibration:
+def _calibration(run: RunData, evaluation: TestResult) -> dict[str, Any] | None:
+    if not evaluation.calibration:
         return None
     return {
-        "on": on,
-        "rows": evaluation.rows,
         "bins": [asdict(group) for group in evaluation.calibration],
         "temperature": evaluation.temperature,
         "error": expected_calibration_error(evaluation.calibration),
@@ -261,22 +245,7 @@ def _calibration(run: RunData) -> dict[str, Any] | None:
     }
 
 
-def _errors(run: RunData) -> dict[str, Any] | None:
-    evaluation, on = run.evaluation
-    return None if evaluation is None or evaluation.errors is None else {"on": on, **asdict(evaluation.errors)}
-
-
-def _rejection(run: RunData) -> dict[str, Any] | None:
-    evaluation, on = run.evaluation
-    if evaluation is None or evaluation.rejection is None:
-        return None
-    return {"on": on, "rows": evaluation.rows, **asdict(evaluation.rejection)}
-
-
-def _mistakes(run: RunData) -> dict[str, Any] | None:
-    evaluation, on = run.evaluation
-    if evaluation is None or not evaluation.mistakes:
-        return None
+def _mistakes(run: RunData, evaluation: TestResult) -> dict[str, Any] | None:
     items = [
         {
             "texts": [shorten(text, MAX_TEXT) for text in (mistake.text, mistake.text_b) if text is not None],
@@ -287,7 +256,7 @@ def _mistakes(run: RunData) -> dict[str, Any] | None:
         }
         for mistake in evaluation.mistakes
     ]
-    return {"on": on, "items": items}
+    return {"items": items} if items else None
 
 
 def _data(run: RunData) -> dict[str, Any]:
@@ -382,7 +351,7 @@ SECTIONS: dict[str, Callable[[RunData], Any]] = {
     "run": _run,
     "headline": _headline,
     "verdict": _verdict,
-    "scores": _scores,
+    "scores": _of_evaluation(_scores),
     "winner": lambda run: _candidate(run, run.winner),
     "plain": lambda run: _candidate(run, run.state.plain),
     "progress": lambda run: progress_figure(run.state, run.metric, len(run.fractions) - 1),
@@ -392,11 +361,11 @@ SECTIONS: dict[str, Callable[[RunData], Any]] = {
     "ablation": _ablation,
     "finalists": finalists_figure,
     "costs": costs_figure,
-    "confusion": _confusion,
-    "mistakes": _mistakes,
-    "calibration": _calibration,
-    "errors": _errors,
-    "rejection": _rejection,
+    "confusion": _of_evaluation(_confusion),
+    "mistakes": _of_evaluation(_mistakes),
+    "calibration": _of_evaluation(_calibration),
+    "errors": _of_evaluation(lambda run, evaluation: evaluation.errors and asdict(evaluation.errors)),
+    "rejection": _of_evaluation(lambda run, evaluation: evaluation.rejection and asdict(evaluation.rejection)),
     "data": _data,
     "rungs": lambda run: [asdict(rung) for rung in run.result.rungs] if run.result else [],
     "trials": _trials,
@@ -404,14 +373,3 @@ SECTIONS: dict[str, Callable[[RunData], Any]] = {
     "repeat": _repeat,
     "versions": lambda run: run.versions,
 }
-
-
-def _finite(data: Any) -> Any:
-    """Return the same data as strict JSON: tuples as lists, and null for numbers that are not finite."""
-    if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data

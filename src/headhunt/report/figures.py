@@ -6,7 +6,7 @@ Nothing is drawn here, and nothing is computed that needs a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import mean
 from typing import Any
 
@@ -69,8 +69,8 @@ def learning_figure(run: RunData) -> Figure | None:
 
 
 def _losses(trial: Trial | None) -> list[float]:
-    """Return the training losses of a trial's last result."""
-    if trial is None or not trial.results:
+    """Return the training losses of a trial's last result; none of a head that was solved."""
+    if trial is None or not trial.results or trial.is_solved:
         return []
     losses = trial.results[max(trial.results)].extra.get("losses")
     return [loss for loss in losses if is_number(loss)] if isinstance(losses, list) else []
@@ -86,7 +86,7 @@ def space_figure(run: RunData) -> Figure | None:
             "trial": trial.number,
             "score": score,
             "rung": rung,
-            "places": [_position(trial.spec_data, path, leaf) for path, leaf in run.leaves.items()],
+            "places": [_position(trial, path, leaf) for path, leaf in run.leaves.items()],
         }
         for trial, rung, score in scored
     ]
@@ -100,16 +100,20 @@ def space_figure(run: RunData) -> Figure | None:
     }
 
 
-def _position(spec: Mapping[str, Any], path: str, leaf: Leaf) -> float | None:
-    """Return a candidate's position on a leaf; None if the leaf belongs to a component that is off."""
+def find_value(spec: Mapping[str, Any], path: str, leaf: Leaf) -> list[Any]:
+    """Return a candidate's value of a leaf, alone in a list; an empty one if it belongs to a component that is off."""
     value: Any = spec
     for key in path.split("."):
         if not isinstance(value, Mapping):
-            return None
+            return []
         value = value.get(key)
     if leaf == Choice((False, True)) and not isinstance(value, bool):
         value = value is not None  # a leaf that switches a component on or off
-    return round(position_of(leaf, value), 4) if contains(leaf, value) else None
+    return [value] if contains(leaf, value) else []
+
+
+def _position(trial: Trial, path: str, leaf: Leaf) -> float | None:
+    return next((round(position_of(leaf, value), 4) for value in find_value(trial.spec_data, path, leaf)), None)
 
 
 def leaf_name(path: str) -> str:
@@ -121,30 +125,16 @@ def leaf_name(path: str) -> str:
 def leaf_ticks(leaf: Leaf) -> list[tuple[float, str]]:
     """Return positions on a leaf with labels: all options, or both ends and the middle."""
     if isinstance(leaf, Choice):
-        names = {None: OFF, False: "no", True: "yes"}
-        return [
-            (
-                position_of(leaf, option),
-                names[option] if option is None or isinstance(option, bool) else _value_text(option),
-            )
-            for option in leaf.options
-        ]
+        return [(position_of(leaf, option), value_text(option)) for option in leaf.options]
     values = dict.fromkeys(value_at(leaf, position) for position in (0.0, 0.5, 1.0))
-    return [(round(position_of(leaf, value), 4), _value_text(value)) for value in values]
+    return [(round(position_of(leaf, value), 4), value_text(value)) for value in values]
 
 
 def finalists_figure(run: RunData) -> Figure | None:
-    """Return score and cost of the finalists, and the Pareto fronts."""
+    """Return score and cost of the finalists."""
     finalists = run.result.finalists if run.result else ()
     items = [_finalist(run, one) for one in finalists if one.scores and one.trial < len(run.state.trials)]
-    if not items:
-        return None
-    fronts = {
-        cost: pareto_front(items, cost)
-        for cost in ("p50_ms", "megabytes")
-        if sum(is_number(item[cost]) for item in items) > 1
-    }
-    return {"metric": run.metric, "items": items, "fronts": fronts, "winner": run.winner.number if run.winner else None}
+    return {"metric": run.metric, "items": items} if items else None
 
 
 def costs_figure(run: RunData) -> Figure | None:
@@ -184,11 +174,9 @@ def _finalist(run: RunData, finalist: Finalist) -> Figure:
     return {
         "trial": finalist.trial,
         "name": _name_of(run, finalist.trial),
-        "description": describe(run.state.trials[finalist.trial].spec),
         "score": mean(finalist.scores),
         "scores": list(finalist.scores),
         "latency": latency,
-        "p50_ms": latency["1"]["p50_ms"] if "1" in latency else None,
         "megabytes": cost.megabytes if cost else None,
         "gflops": cost.gflops if cost else None,
         "parameters": cost.parameters if cost else None,
@@ -204,8 +192,7 @@ def pareto_front(items: Iterable[Mapping[str, Any]], cost: str) -> list[int]:
     """
     front: list[int] = []
     best = -math.inf
-    known: Sequence[Mapping[str, Any]] = [item for item in items if is_number(item[cost])]
-    for item in sorted(known, key=lambda item: (item[cost], -item["score"])):
+    for item in sorted(items, key=lambda item: (item[cost], -item["score"])):
         if item["score"] > best:
             best = item["score"]
             front.append(item["trial"])
@@ -217,5 +204,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value of a leaf in text."""
+    if value is None or isinstance(value, bool):
+        return {None: OFF, False: "no", True: "yes"}[value]
     return f"{value:.2g}" if isinstance(value, float) else str(value)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headhunt.evaluation import Score
+
 
 def section(title: str, parts: Sequence[str]) -> list[str]:
     """Return a heading and its parts; nothing if there are no parts."""
@@ -30,8 +32,7 @@ def escape_text(value: Any) -> str:
 
 def code_block(text: str, language: str) -> str:
     """Return text as a block of code, fenced by more backticks than it contains in a row."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, _longest_fence(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
@@ -45,7 +46,16 @@ def code(value: Any, max_length: int = 80, in_table: bool = False) -> str:
     """
     text = " ".join(str(value).split())
     text = f"{text[: max_length - 1]}…" if len(text) > max_length else text
-    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    fence = "`" * (_longest_fence(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     text = text.replace("|", "\\|") if in_table else text
     return f"{fence}{space}{text}{space}{fence}" if text else "(empty)"
+
+
+def _longest_fence(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def interval(score: Score | None) -> str:
+    """Return a score with its interval; a dash if there is none."""
+    return f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})" if score else "–"

@@ -9,7 +9,7 @@ from typing import Any
 from headhunt.report.charts import NARROW, WIDE
 
 Facts = Mapping[str, Any]
-DELIVERED = {"winner": "winner", "plain": "plain head", "ensemble": "ensemble", "best so far": "best model so far"}
+DELIVERED = {"winner": "winner", "plain": "plain head", "ensemble": "ensemble"}
 
 
 def both_widths(draw: Callable[[float], str]) -> str:
@@ -29,9 +29,9 @@ def legend(keys: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="legend" aria-hidden="true">{items}</ul>'
 
 
-def description_list(terms: Mapping[str, str], kind: str = "pairs") -> str:
-    """Return terms with their descriptions: in two columns ("pairs") or side by side ("strip")."""
-    items = [f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in terms.items()]
+def description_list(terms: Mapping[str, str | None], kind: str = "pairs") -> str:
+    """Return terms that have a description, with it: in two columns ("pairs") or side by side ("strip")."""
+    items = [f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in terms.items() if text]
     inner = "".join(f"<div>{item}</div>" if kind == "strip" else item for item in items)
     return f'<dl class="{kind}">{inner}</dl>'
 

@@ -10,8 +10,8 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, find_
 from headhunt.modeling.architecture import from_dict
 from headhunt.report import task_card
 from headhunt.report.card_decisions import card_items
-from headhunt.report.markdown import bullet_list, code, code_block, escape_text, section, table
+from headhunt.report.markdown import bullet_list, code, code_block, escape_text, interval, section, table
 from headhunt.run.directory import MODEL_INFO
-from headhunt.run.results import ENSEMBLE, PLAIN, STUDENT, WINNER, SearchResult
+from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
 from headhunt.run.task import TaskInfo
-from headhunt.spec import Recipe, Spec, describe, plain, recipe_words, stages
+from headhunt.spec import Recipe, Spec, describe, plain, recipe_words, solved, stages
 
 FILE = "README.md"
 MAX_LABELS = 40  # label names that are listed, and classes in the table
@@ -37,9 +37,7 @@ TAGS = {
 DELIVERED = {
     "winner": "This model is the winner of that search.",
     "plain": "This model is the plain head.",
-    "best so far": "This model is the best one that was ready when the time limit was reached.",
-    STUDENT: "This model is a student of the delivered model of that search.",
-    ENSEMBLE: "This model is the ensemble of the best candidates of that search.",
+    ENSEMBLE: "This model is the mean of the best unlike models of that search.",
 }
 
 Facts = Mapping[str, Any]
@@ -91,7 +89,7 @@ def render(
         command: Command that produced the model.
         size: Bytes of weights.
     """
-    data = _Data.from_task(task) if task else _Data.from_facts(facts.get("task") or {})
+    data = {**(facts.get("task") or {}), **(_describe_task(task) if task else {})}
     card = _Card(facts, folder, data, result, command, size)
     parts = [
         f"---\n{card.metadata()}\n---",
@@ -114,74 +112,56 @@ def hub_name(encoder: str) -> str | None:
     return encoder if is_name and not Path(encoder).exists() else None
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Description of the training data, from a run or from `headhunt.json`."""
-
-    name: str | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    columns: Mapping[str, str | None] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    tasks: Sequence[str] = ()
-    """A line about each of several tasks."""
-
-    @classmethod
-    def from_task(cls, task: TaskInfo) -> _Data:
-        columns = {} if task.tasks else asdict(task.columns)
-        return cls(task.name, task.rows, columns, task.warnings, task_card.data_items(task))
-
-    @classmethod
-    def from_facts(cls, facts: Facts) -> _Data:
-        rows, columns, warnings = facts.get("rows") or {}, facts.get("columns") or {}, facts.get("warnings") or ()
-        return cls(facts.get("name"), rows, columns, warnings)
+def _describe_task(task: TaskInfo) -> dict[str, Any]:
+    """Return the training data of a search as `headhunt.json` has that of a fitted model, and a line for each task."""
+    return {
+        "name": task.name,
+        "rows": task.rows,
+        "columns": {} if task.tasks else asdict(task.columns),
+        "warnings": task.warnings,
+        "lines": task_card.data_items(task),
+    }
 
 
 class _Card:
     """The sections of one model card."""
 
     def __init__(
-        self, facts: Facts, folder: str, data: _Data, result: SearchResult | None, command: str | None, size: int
+        self, facts: Facts, folder: str, data: Facts, result: SearchResult | None, command: str | None, size: int
     ) -> None:
         self.facts, self.folder, self.data, self.result = facts, folder, data, result
+        self.columns: Mapping[str, str | None] = data.get("columns") or {}
         self.size, self.command = size, command
         self.problem_type, self.pair = str(facts["problem_type"]), bool(facts["pair"])
         self.labels = [str(label) for label in facts["labels"]]
         self.tasks = list(facts.get("tasks") or ()) if self.problem_type == "multi_task" else []
-        self.name = str(data.name or folder)
+        self.name = str(data.get("name") or folder)
         self.recipe = from_dict(Recipe, facts["recipe"])
         self.spec = Spec.from_dict(facts["spec"]) if facts.get("spec") else None
         self.members = [Spec.from_dict(member) for member in facts.get("members") or () if member]
         self.verdict = result.verdict if result else None
         # A search tests the winner, the plain head and the ensemble.
         self.role = PLAIN if self.verdict and self.verdict.delivered == "plain" else WINNER
-        if result and result.test and STUDENT in result.test.scores and self.role == WINNER:
-            self.role = STUDENT
         self.role = ENSEMBLE if self.members else self.role
-        self.scores: dict[str, Score] = {}
-        self.other_scores: dict[str, dict[str, Score]] = {}
-        self.classes: list[ClassScores] = []
-        self.test_rows: int | None = None
         self._take_test_scores()
 
     def _take_test_scores(self) -> None:
         """Take the test scores of the search, or else those in `headhunt.json`."""
         stored = self.facts.get("test") or {}
         test = self.result.test if self.result else None
-        if test is not None and self.role in test.scores:
-            self.scores, self.test_rows = test.scores[self.role], test.rows
-        else:
-            self.scores = {name: Score(**score) for name, score in (stored.get("scores") or {}).items()}
-            self.test_rows = stored.get("rows")
-        if stored.get("classes"):
-            self.classes = [ClassScores(**row) for row in stored["classes"]]
-        if test is not None:
-            titles = {PLAIN: "plain head", WINNER: "best other candidate"}
-            self.other_scores = {
-                titles[role]: scores for role, scores in test.scores.items() if role in titles and role != self.role
-            }
-            confusion = test.confusion.get(self.role, [])
-            if not self.classes and len(confusion) == len(self.labels):
-                self.classes = class_scores(confusion, self.labels) if confusion else []
+        tested = test.scores if test else {}
+        self.scores = tested.get(self.role) or {
+            name: Score(**score) for name, score in (stored.get("scores") or {}).items()
+        }
+        self.test_rows: int | None = test.rows if test and self.role in tested else stored.get("rows")
+        titles = {PLAIN: "plain head", WINNER: "best other candidate"}
+        self.other_scores = {
+            titles[role]: scores for role, scores in tested.items() if role in titles and role != self.role
+        }
+        self.classes = [ClassScores(**row) for row in stored.get("classes") or ()]
+        confusion = test.confusion.get(self.role, []) if test else []
+        if confusion and not self.classes and len(confusion) == len(self.labels):
+            self.classes = class_scores(confusion, self.labels)
 
     @property
     def encoders(self) -> list[str]:
@@ -239,7 +219,7 @@ class _Card:
         if self.members:
             lines[0] += f" The predictions are the mean of {len(self.members)} models."
         if self.verdict is not None and self.verdict.sentence:
-            delivered = ENSEMBLE if self.members else STUDENT if self.role == STUDENT else self.verdict.delivered
+            delivered = ENSEMBLE if self.members else self.verdict.delivered
             lines.append(f"> {escape_text(self.verdict.sentence.removesuffix('.'))}. {DELIVERED[delivered]}")
         return "\n\n".join(lines)
 
@@ -297,8 +277,8 @@ class _Card:
                 [
                     [
                         METRICS[metric].title,
-                        _interval(score),
-                        *(_interval(scores.get(metric)) for scores in self.other_scores.values()),
+                        interval(score),
+                        *(interval(scores.get(metric)) for scores in self.other_scores.values()),
                     ]
                     for metric, score in known
                 ],
@@ -318,21 +298,18 @@ class _Card:
 
     def data_section(self) -> list[str]:
         """Return counts and names of the training data, but no texts."""
-        trained_on = (self.facts.get("task") or {}).get("trained_on")
-        items = [f"Name: {escape_text(self.name)}"]
-        if self.data.rows:
-            counts = ", ".join(f"{count:,} {escape_text(split)}" for split, count in self.data.rows.items())
-            items.append(f"Rows: {counts}")
-        if trained_on:
-            runs = self.facts.get("averaged")
-            average = f"; the weights are the mean of {runs} training runs" if isinstance(runs, int) else ""
-            items.append(f"Trained on {escape_text(trained_on)}{average}")
-        columns = [f"{role.replace('_b', ', second')} {code(name)}" for role, name in self.data.columns.items() if name]
-        if columns:
-            items.append("Columns: " + "; ".join(columns))
-        items += self.data.tasks
-        items += [f"Warning: {escape_text(warning)}" for warning in self.data.warnings]
-        return [bullet_list(items)]
+        rows, trained_on, runs = self.data.get("rows"), self.data.get("trained_on"), self.facts.get("averaged")
+        average = f"; the weights are the mean of {runs} training runs" if isinstance(runs, int) else ""
+        columns = [f"{role.replace('_b', ', second')} {code(name)}" for role, name in self.columns.items() if name]
+        items = [
+            f"Name: {escape_text(self.name)}",
+            rows and "Rows: " + ", ".join(f"{count:,} {escape_text(split)}" for split, count in rows.items()),
+            trained_on and f"Trained on {escape_text(trained_on)}{average}",
+            columns and "Columns: " + "; ".join(columns),
+            *(self.data.get("lines") or ()),
+            *(f"Warning: {escape_text(warning)}" for warning in self.data.get("warnings") or ()),
+        ]
+        return [bullet_list(filter(None, items))]
 
     def architecture(self) -> list[str]:
         """Return the stages from tokens to output, or the members of an ensemble."""
@@ -410,23 +387,26 @@ class _Card:
         """Return the command that trains this candidate again."""
         if self.spec is None or self.result or self.tasks or "from_tasks" in self.facts:
             return None
-        standard = plain(self.spec.encoder, self.data.rows.get("train", 0))
-        standard = replace(standard, recipe=replace(standard.recipe, max_length=self.recipe.max_length))
-        own_spec = self.spec.canonical() != standard.canonical()
-        columns = {f"--{role.replace('_', '-')}": name for role, name in self.data.columns.items()}
-        source = self.facts.get("task") or {}
+        fair = plain(self.spec.encoder, (self.data.get("rows") or {}).get("train", 0))
+        tuned, quick = (
+            replace(spec, recipe=replace(spec.recipe, max_length=self.recipe.max_length)).canonical().hash
+            for spec in (fair, solved(self.spec.encoder, pair=self.pair, classes=len(self.labels) or 1))
+        )
+        own_spec = self.spec.canonical().hash not in (tuned, quick)
+        columns = {f"--{role.replace('_', '-')}": name for role, name in self.columns.items()}
         options = {
             "--out": self.folder,
             "--encoder": self.base or "ENCODER",
             "--spec": "spec.json" if own_spec else None,
             "--max-length": None if self.recipe.max_length == Recipe().max_length else self.recipe.max_length,
             **columns,
-            "--limit": source.get("limit"),
-            "--test": "TEST" if source.get("test_given") else None,
+            "--limit": self.data.get("limit"),
+            "--test": "TEST" if self.data.get("test_given") else None,
             "--problem-type": self.problem_type,
             "--seed": self.facts.get("seed"),
         }
         words = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+        words += ["--fine-tune"] if self.spec.canonical().hash == tuned else []
         return " ".join(["headhunt fit DATA", *words]) + ("   # spec.json: see headhunt.json" if own_spec else "")
 
     def _known_scores(self) -> list[tuple[str, Score]]:
@@ -444,7 +424,3 @@ def _encoder_link(encoder: str) -> str:
     if name := hub_name(encoder):
         return f"[{escape_text(name)}](https://huggingface.co/{name})"
     return f"a local encoder ({code(Path(encoder).name)})"
-
-
-def _interval(score: Score | None) -> str:
-    return f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})" if score else "–"

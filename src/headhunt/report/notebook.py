@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from headhunt.evaluation import METRICS, find_metric
+from headhunt.evaluation import METRICS
 from headhunt.report import charts, terminal
+from headhunt.report.callbacks import Callback, RunningSearch
 from headhunt.report.facts import collect_facts
 from headhunt.report.figures import progress_figure
 from headhunt.report.markup import statement
@@ -25,7 +26,6 @@ from headhunt.run.clock import steady_time
 from headhunt.spec import Spec, describe, stages
 
 if TYPE_CHECKING:
-    from headhunt.run.state import State
     from headhunt.training.loop import Report
 
 MAX_TRIALS = 5  # candidates in the leaderboard of a search
@@ -33,42 +33,6 @@ MAX_LABELS = 12  # labels that are named
 WIDTH, HEIGHT = 392, 190  # of a chart, two of which stand side by side
 FULL_WIDTH = 808
 INTERVAL = 1.0  # seconds between two drawings of a search
-
-
-class Model(Protocol):
-    """The attributes of a model that its summary shows."""
-
-    @property
-    def model(self) -> Any:
-        """The torch module."""
-
-    @property
-    def device(self) -> Any:
-        """The torch device."""
-
-    @property
-    def problem_type(self) -> str:
-        """The problem type."""
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The label names; empty for a regression."""
-
-    @property
-    def pair(self) -> bool:
-        """True if each row has two texts."""
-
-    @property
-    def tasks(self) -> Sequence[str]:
-        """The names of several tasks; empty for one."""
-
-    @property
-    def spec(self) -> Spec | None:
-        """The spec, if it is known."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The contents of headhunt.json."""
 
 
 def search_summary(folder: str | Path) -> str:
@@ -103,8 +67,8 @@ def search_summary(folder: str | Path) -> str:
     return _summary(parts)
 
 
-def model_summary(model: Model) -> str:
-    """Return the summary of a model: its inputs and outputs, size, architecture and use."""
+def model_summary(model: Any) -> str:
+    """Return the summary of a `Predictor`: its inputs and outputs, size, architecture and use."""
     sizes = [(weights.numel(), weights.numel() * weights.element_size()) for weights in model.model.parameters()]
     parameters, size = (sum(column) for column in zip(*sizes, strict=True))
     count = len(model.labels)
@@ -142,69 +106,55 @@ def model_summary(model: Model) -> str:
     return _summary(parts)
 
 
-class LiveView:
-    """A search in progress: one output of the cell, drawn again at most once a second.
+class LiveView(Callback):
+    """A search in progress: one output of the cell, drawn again at most once a second."""
 
-    Args:
-        metric: Name of the metric.
-    """
-
-    def __init__(self, metric: str) -> None:
-        self.metric = find_metric(metric).score_name
-        self._drawn_at = 0.0
-        self._stage = ""
-
-    def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
+    def on_start(self, search: RunningSearch) -> None:
         """Show the output."""
         from IPython.display import HTML, display
 
-        self._folder, self._name, self._state, self._deadline = folder, name, state, deadline
-        self._started = steady_time()
-        self._handle = display(HTML(self._draw("starting")), display_id=True)
+        self._started = self._drawn_at = steady_time()
+        self._stage = search.stage
+        self._handle = display(HTML(self._draw(search)), display_id=True)
 
-    def update(self, state: State, deadline: float | None, stage: str) -> None:
+    def on_update(self, search: RunningSearch) -> None:
         """Draw the output again if the stage changed or the last drawing is a second old."""
-        self._state, self._deadline = state, deadline
-        if stage != self._stage or steady_time() - self._drawn_at >= INTERVAL:
-            self._stage, self._drawn_at = stage, steady_time()
-            self._replace(self._draw(stage))
+        if search.stage != self._stage or steady_time() - self._drawn_at >= INTERVAL:
+            self._stage, self._drawn_at = search.stage, steady_time()
+            self._replace(self._draw(search))
 
-    def end(self) -> None:
+    def on_end(self, search: RunningSearch) -> None:
         """Reduce the output to one line; the search itself shows the rest."""
-        status = f"{len(self._state.trials)} candidates in {format_duration(steady_time() - self._started)}"
-        self._replace(_summary([_top(self._name, f"{status}, saved in {terminal.short_path(self._folder)}")], "slim"))
+        status = f"{len(search.state.trials)} candidates in {format_duration(steady_time() - self._started)}"
+        status += f", saved in {terminal.short_path(search.directory.path)}"
+        self._replace(_summary([_top(search.name, status)], "slim"))
 
     def _replace(self, html: str) -> None:
         from IPython.display import HTML
 
         self._handle.update(HTML(html))
 
-    def _draw(self, stage: str) -> str:
-        state, elapsed = self._state, steady_time() - self._started
-        left = None if self._deadline is None else max(0.0, self._deadline - steady_time())
+    def _draw(self, search: RunningSearch) -> str:
+        state, metric, elapsed = search.state, search.score_name, steady_time() - self._started
+        left = None if search.deadline is None else max(0.0, search.deadline - steady_time())
         clock = format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left")
-        parts = [_top(self._name, f"{stage} · {clock}")]
+        parts = [_top(search.name, f"{search.stage} · {clock}")]
         if left is not None:
             parts.append(_track(elapsed / max(1e-9, elapsed + left)))
-        data = progress_figure(state, self.metric)
+        data = progress_figure(state, metric)
         if data is not None:
             chart = charts.progress(_upper_half(data), FULL_WIDTH, HEIGHT)
-            parts.append(_figure(f"best {self.metric} so far, on validation rows", chart))
+            parts.append(_figure(f"best {metric} so far, on validation rows", chart))
         board = [
             {"trial": trial.number, "score": trial.best[1], "description": describe(trial.spec)}
             for trial in state.leaderboard()[:3]
             if trial.best
         ]
-        parts.append(_leaderboard(board, self.metric, None))
+        parts.append(_leaderboard(board, metric, None))
         counts = f"{terminal.count_results(state)}, {len(state.running)} running"
         hint = "Interrupt the kernel to stop and keep the best model."
         parts.append(f'<p class="quiet" style="margin:0">{counts}. {hint}</p>')
         return _summary(parts)
-
-
-def live_view(metric: str) -> LiveView | None:
-    """Return a view that follows a search in a notebook; None outside a notebook."""
-    return LiveView(metric) if in_notebook() else None
 
 
 @contextmanager

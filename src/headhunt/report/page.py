@@ -32,49 +32,79 @@ def write(folder: str | Path) -> Path:
         RunError: If there is no run in the folder.
     """
     directory = RunDirectory(Path(folder))
-    try:
-        found = collect_facts(folder)
-        page = render(found)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # typed, but not what a search writes
-        raise RunError(
-            f"The files of {folder} hold values that do not fit each other ({error!r:.200}). They were changed, or are "
-            "of different runs; resume the search to write them again."
-        ) from error
+    found, page = make(folder)
     storage.write_text(directory.report_data, json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
     storage.write_text(directory.report, page)
     return directory.report
 
 
-def render(found: Facts) -> str:
+def make(folder: str | Path, live: bool = False) -> tuple[Facts, str]:
+    """Return the facts of a run and the page that shows them.
+
+    Args:
+        folder: The run directory of a running or finished search.
+        live: Whether the page follows the search: it then reads its own address again and again.
+
+    Raises:
+        RunError: If there is no run in the folder.
+    """
+    try:
+        found = collect_facts(folder)
+        return found, render(found, live)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # typed, but not what a search writes
+        raise RunError(
+            f"The files of {folder} hold values that do not fit each other ({error!r:.200}). They were changed, or are "
+            "of different runs; resume the search to write them again."
+        ) from error
+
+
+def render(found: Facts, live: bool = False) -> str:
     """Return the page as text."""
+    sections = [(name, title, body) for name, title, make in SECTIONS if found.get(name) and (body := make(found))]
+    links = "".join(f'<a href="#{name}">{escape(title)}</a> ' for name, title, _ in sections)
+    body = "".join(f'<section id="{name}"><h2>{escape(title)}</h2>{text}</section>' for name, title, text in sections)
+    opening = f'<div id="opening">{_opening(found)}</div>\n<nav id="contents" aria-label="Sections">{links}</nav>'
+    about = "report.json, beside this page, holds the same facts. This page loads nothing from the network."
+    about = "This page follows the search; headhunt watch serves it to this machine alone." if live else about
+    return document(found["run"]["name"], opening, body, about, live, found.get("versions", {}).get("headhunt", ""))
+
+
+def document(name: str, opening: str, body: str, about: str, live: bool = False, version: str = "") -> str:
+    """Return a page that loads nothing but, if it is live, its own new version.
+
+    Args:
+        name: Name of the page.
+        opening: HTML of its header.
+        body: HTML of its sections.
+        about: HTML of its footer.
+        live: Whether it follows a search.
+        version: Version of Headhunt that its facts are of.
+    """
     palette, chart_style, page_style, script = map(read_asset, ("palette.css", "charts.css", "page.css", "page.js"))
     style = f":root {{\n{palette}}}\n{chart_style}{page_style}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    sections = [(name, title, body) for name, title, make in SECTIONS if (body := make(found))]
-    links = "".join(f'<a href="#{name}">{escape(title)}</a> ' for name, title, _ in sections)
-    body = "".join(f'<section id="{name}"><h2>{escape(title)}</h2>{text}</section>' for name, title, text in sections)
-    run = found["run"]
+    policy += "; connect-src 'self'" if live else ""
+    status = '<span id="live" aria-live="polite"></span>' if live else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="headhunt {escape(str(found.get("versions", {}).get("headhunt", "")))}">
-<title>{escape(run["name"])} · headhunt</title>
+<meta name="generator" content="headhunt {escape(str(version))}">
+<title>{escape(name)} · headhunt</title>
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>
 <body>
 <header>
-<div class="top"><span><b>headhunt</b> · {escape(run["name"])}</span>
-<button id="theme" type="button" hidden></button></div>
-{_opening(found)}
-<nav aria-label="Sections">{links}</nav>
+<div class="top"><span><b>headhunt</b> · {escape(name)}</span>
+{status}<button id="theme" type="button" hidden></button></div>
+{opening}
 </header>
 <main>{body}</main>
-<footer>report.json, beside this page, holds the same facts. This page loads nothing from the network.</footer>
+<footer>{about}</footer>
 <script>{script}</script>
 </body>
 </html>
@@ -104,6 +134,4 @@ def _opening(found: Facts) -> str:
         "training rows": f"{found['data']['rows']['train']:,}",
         "delivered": verdict.get("delivered_name"),
     }
-    return "".join(parts) + description_list(
-        {name: text for name, text in numbers.items() if text is not None}, "strip"
-    )
+    return "".join(parts) + description_list(numbers, "strip")

@@ -14,12 +14,13 @@ Facts = Mapping[str, Any]
 
 def calibration(found: Facts) -> str:
     """Return accuracy against confidence."""
-    data = found.get("calibration")
-    if not data:
-        return ""
-    terms = {"expected calibration error": percent(data["error"], 1)}
-    if data["temperature"] is not None:
-        terms["temperature"] = f"{number(data['temperature'], 2)}, fitted on validation rows; 1 changes nothing"
+    data = found["calibration"]
+    terms = {
+        "expected calibration error": percent(data["error"], 1),
+        "temperature": None
+        if data["temperature"] is None
+        else f"{number(data['temperature'], 2)}, fitted on validation rows; 1 changes nothing",
+    }
     what = (
         "share of rows that have a label, at each level of its probability"
         if data.get("several")
@@ -31,9 +32,7 @@ def calibration(found: Facts) -> str:
 
 def errors(found: Facts) -> str:
     """Return the size of the errors of predicted numbers."""
-    data = found.get("errors")
-    if not data:
-        return ""
+    data = found["errors"]
     return (
         f"<p>{percent(data['level'])} of the validation rows have an error of at most {number(data['error'])}; so have "
         f"{percent(data['coverage'], 1)} of the {data['on']}.</p>"
@@ -42,9 +41,7 @@ def errors(found: Facts) -> str:
 
 def rejection(found: Facts) -> str:
     """Return coverage and accuracy of a model that rejects texts."""
-    data = found.get("rejection")
-    if not data:
-        return ""
+    data = found["rejection"]
     asked = "" if data["asked"] is None else f" to answer {percent(data['asked'])}"
     terms = {
         "threshold": f"{number(data['threshold'])}, fitted on validation rows{asked}",

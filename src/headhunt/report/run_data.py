@@ -42,16 +42,8 @@ class RunData:
         self.task: TaskInfo = self.directory.read_task_info()
         self.result: SearchResult | None = self.directory.read_result()
         self.plan: Plan | None = self.directory.read_plan()
-
-    @cached_property
-    def ablation(self) -> AblationResult | None:
-        """The result of an ablation."""
-        return self.directory.read_ablation()
-
-    @cached_property
-    def importances(self) -> Importances | None:
-        """The importance of each parameter."""
-        return self.directory.read_importances()
+        self.ablation: AblationResult | None = self.directory.read_ablation()
+        self.importances: Importances | None = self.directory.read_importances()
 
     @property
     def metric(self) -> str:

@@ -1,4 +1,4 @@
-"""Sections of the report page, each from the facts it shows to HTML; a section without facts is empty."""
+"""Sections of the report page, each from the facts it shows to HTML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headhunt.report.terminal import format_duration
 AXES, AXES_NARROW = 9, 4  # leaves in the parallel coordinates
 SLICES = 12  # slice plots that are visible at first
 MIN_DOTS = 3  # candidates from which a slice plot is drawn
-MAX_CLASSES = 24  # classes up to which a confusion matrix is readable
+FEW_CLASSES, MAX_CLASSES = 6, 16  # from which on confusions are listed, and up to which a matrix is readable
 MAX_BARS = 12  # classes whose counts are drawn
 COLUMNS = {"text_b": "second text"}
 PROBLEM_TYPES = {
@@ -37,9 +37,7 @@ PROBLEM_TYPES = {
 
 
 def _scores(found: Facts) -> str:
-    scores = found.get("scores")
-    if not scores:
-        return ""
+    scores = found["scores"]
     if scores["on"] == "test rows":
         text = f"On {rows_text(scores)} that played no part in choosing candidates."
     else:
@@ -79,13 +77,12 @@ def _with_numbers(rows: Sequence[Facts], *names: str) -> list[Facts]:
 
 
 def _architecture(found: Facts) -> str:
-    winner = found.get("winner")
-    if not winner:
-        return ""
-    encoder = next(stage for stage in winner["stages"] if stage["stage"] == "encoder")
-    frozen = [("hatch", "frozen")] if encoder["embeddings_frozen"] else []
-    keys = [("accent", "trained"), *frozen, ("point", "read by the head")]
-    notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
+    winner = found["winner"]
+    keys, notes = [], ""
+    for encoder in (stage for stage in winner["stages"] if stage["stage"] == "encoder"):  # word counts need none
+        frozen = [("hatch", "frozen")] if encoder["embeddings_frozen"] else []
+        keys = [("accent", "trained"), *frozen, ("point", "read by the head")]
+        notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
     verdict, plain = found.get("verdict", {}), found.get("plain") or {}
     if verdict.get("delivered", "winner") != "winner" and winner["trial"] != plain.get("trial"):
         notes = f" It was not delivered: the {verdict['delivered_name']} was.{notes}"
@@ -99,9 +96,7 @@ def _architecture(found: Facts) -> str:
 
 
 def _progress(found: Facts) -> str:
-    data = found.get("progress")
-    if not data:
-        return ""
+    data = found["progress"]
     keys = [("accent", "best so far, and results of full training")]
     if data["top"]:
         keys.append(("", "results of partial training"))
@@ -115,22 +110,22 @@ def _progress(found: Facts) -> str:
 
 
 def _learning(found: Facts) -> str:
-    data = found.get("learning")
-    if not data:
-        return ""
+    data = found["learning"]
     figures = []
     if data["lines"]:
         figures.append(figure(f"{data['metric']} by share of the training", charts.learning(data)))
     if data["losses"]:
         figures.append(figure("training loss", charts.losses(data)))
     keys = [("accent", "winner"), ("dash", "plain head")] + ([("", "other candidates")] if data["lines"] else [])
-    text = "Scores of the candidates that were promoted to longer training."
+    text = (
+        "Scores of the candidates that were promoted to longer training." if data["lines"] else "Loss while training."
+    )
     return f'<p>{text}</p>{legend(keys)}<div class="two">{"".join(figures)}</div>'
 
 
 def _space(found: Facts) -> str:
-    data = found.get("space")
-    if not data or not _axes(found, AXES):  # few candidates may have no choice in common
+    data = found["space"]
+    if not _axes(found, AXES):  # few candidates may have no choice in common
         return ""
     order = _by_importance(found)
     lines = both_widths(
@@ -172,18 +167,14 @@ def _axes(found: Facts, most: int) -> list[int]:
 
 
 def _importance(found: Facts) -> str:
-    items = [(item["name"], item["importance"]) for item in found.get("importance", [])[:15]]
-    if not items:
-        return ""
+    items = [(item["name"], item["importance"]) for item in found["importance"][:15]]
     return "<p>Share of the variance between candidates that each choice explains.</p>" + both_widths(
         lambda width: charts.bars(items, "Importance", percent, min(width, 640))
     )
 
 
 def _ablation(found: Facts) -> str:
-    data = found.get("ablation")
-    if not data:
-        return ""
+    data = found["ablation"]
     base = data.get("base") or {}
     text = f" Score of the winner: {number(base['score'])}." if base.get("score") is not None else ""
     keys = [("accent", "significant"), ("", "may be due to chance")]
@@ -195,33 +186,22 @@ def _ablation(found: Facts) -> str:
 
 
 def _costs(found: Facts) -> str:
-    data = found.get("costs")
-    if not data:
-        return ""
+    data = found["costs"]
     efficient = ", ".join(item["name"] for item in data["items"] if item["efficient"])
     text = (
         f"All {len(data['items'])} fully evaluated candidates, on validation rows. The lines are Pareto fronts. "
         f"On the front of score, latency and size together: {efficient}."
     )
-    return f'<p>{escape(text)}</p><div class="two">{"".join(_fronts(data))}</div>'
-
-
-def _fronts(data: Facts) -> list[str]:
-    """Return a chart of score against each cost."""
     costs = {"p50_ms": "milliseconds for one text (median)", "megabytes": "megabytes of weights"}
-    return [
+    fronts = [
         figure(f"{data['metric']} against {name.split(' (')[0]}", charts.front(data, cost, name))
         for cost, name in costs.items()
-        if cost in data["fronts"]
     ]
+    return f'<p>{escape(text)}</p><div class="two">{"".join(fronts)}</div>'
 
 
 def _finalists(found: Facts) -> str:
-    data = found.get("finalists")
-    if not data:
-        return ""
-    figures = _fronts(data)
-    text = "Mean scores over seeds, on validation rows." + (" The line is the Pareto front." if figures else "")
+    data = found["finalists"]
     columns: dict[str, Callable[[Facts], str]] = {
         "candidate": lambda item: item["name"],
         data["metric"]: lambda item: number(item["score"]),
@@ -235,7 +215,7 @@ def _finalists(found: Facts) -> str:
     cells = {name: [format_item(item) for item in data["items"]] for name, format_item in columns.items()}
     known = {name: column for name, column in cells.items() if set(column) != {"–"}}
     rows = list(zip(*known.values(), strict=True))
-    return f'<p>{text}</p><div class="two">{"".join(figures)}</div>{table(list(known), rows)}'
+    return f"<p>Mean scores over seeds, on validation rows.</p>{table(list(known), rows)}"
 
 
 def _latency(item: Facts, batch: str) -> str:
@@ -245,32 +225,32 @@ def _latency(item: Facts, batch: str) -> str:
 
 
 def _confusion(found: Facts) -> str:
-    data = found.get("confusion")
-    if not data:
-        return ""
+    data = found["confusion"]
     labels, models = data["labels"], data["models"]
     names = {role: {"winner": "winner", "plain": "plain head"}.get(role, role) for role in models}
     if "plain" not in models and found.get("winner") and found.get("winner") == found.get("plain"):
         names["winner"] = "plain head"
-    if len(labels) > MAX_CLASSES:
-        text = f"<p>On {rows_text(data)}. There are {len(labels)} classes; these are confused most often.</p>"
-        tables = [figure(names[role], _most_confused(labels, matrix)) for role, matrix in models.items()]
-        return f'{text}<div class="two">{"".join(tables)}</div>'
-    matrices = [figure(names[role], charts.confusion(labels, matrix, names[role])) for role, matrix in models.items()]
-    text = f"<p>On {rows_text(data)}. A row is a true class, a shade its proportion; the diagonal is correct.</p>"
-    return f'{text}<div class="two">{"".join(matrices)}</div>'
+    text = f"There are {len(labels)} classes; these are confused most often."
+    drawn = dict.fromkeys(models, "")
+    if len(labels) <= MAX_CLASSES:
+        text = "A row is a true class, a shade its proportion; the diagonal is correct."
+        drawn = {role: charts.confusion(labels, matrix, names[role]) for role, matrix in models.items()}
+    if len(labels) > FEW_CLASSES:
+        drawn = {role: drawn[role] + _most_confused(labels, matrix) for role, matrix in models.items()}
+    figures = [figure(names[role], body) for role, body in drawn.items()]
+    return f'<p>On {rows_text(data)}. {text}</p><div class="two">{"".join(figures)}</div>'
 
 
 def _most_confused(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
     cells = [(count, i, j) for i, row in enumerate(matrix) for j, count in enumerate(row) if count and i != j]
-    rows = [[labels[i], labels[j], f"{count:,}"] for count, i, j in sorted(cells, key=lambda cell: -cell[0])[:12]]
-    return table(["true", "predicted", "rows"], rows)
+    rows = [
+        [f"{labels[i]} → {labels[j]}", f"{count:,}"] for count, i, j in sorted(cells, key=lambda cell: -cell[0])[:12]
+    ]
+    return table(["true → predicted", "rows"], rows)
 
 
 def _mistakes(found: Facts) -> str:
-    data = found.get("mistakes")
-    if not data:
-        return ""
+    data = found["mistakes"]
     items = []
     for item in data["items"]:
         texts = "".join(f"<blockquote>{escape(str(text))}</blockquote>" for text in item["texts"])
@@ -290,33 +270,28 @@ def name_of_encoder(encoder: str) -> str:
 def _data(found: Facts) -> str:
     data = found["data"]
     warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
-    columns = ", ".join(f"{COLUMNS.get(role, role)}: {name}" for role, name in data["columns"].items() if name)
+    search, compared, words = found["run"], found["run"]["encoders"], data.get("words")
+    baseline = next((item["score"] for item in compared if item["encoder"] == search["encoder"]), None)
     terms = {
-        "predicted": PROBLEM_TYPES.get(data["problem_type"], data["problem_type"])
-        + (f": {len(data['labels'])}" if data["labels"] else ""),
-        "rows": ", ".join(f"{count:,} {name}" for name, count in data["rows"].items()),
-        **({"columns": columns} if columns else {}),
+        "predicted": _outputs(data),
+        "rows": _rows(data),
+        "columns": ", ".join(f"{COLUMNS.get(role, role)}: {name}" for role, name in data["columns"].items() if name),
         "fingerprint": data["fingerprint"],
+        **{
+            f"task {task['name']}": f"{_outputs(task)}; {'pairs' if task['pair'] else 'texts'}; {_rows(task)}"
+            for task in data["tasks"]
+        },
+        "plan": search["plan"],
+        "encoders, by solved head": ", ".join(
+            f"{name_of_encoder(item['encoder'])} {item['score']:.4f}" for item in compared
+        ),
+        "gain from the encoder": None
+        if baseline is None
+        else f"{compared[0]['score'] - baseline:+.4f} {search['metric']}",
+        "further pretraining": search["pretraining"],
+        "words per text": words
+        and f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows",
     }
-    for task in data.get("tasks", ()):
-        kind = PROBLEM_TYPES[task["problem_type"]] + (f": {len(task['labels'])}" if task["labels"] else "")
-        rows = ", ".join(f"{count:,} {name}" for name, count in task["rows"].items())
-        terms[f"task {task['name']}"] = f"{kind}; {'pairs' if task['pair'] else 'texts'}; {rows}"
-    search = found["run"]
-    if search.get("plan"):
-        terms["plan"] = search["plan"]
-    if search.get("encoders"):
-        compared = search["encoders"]
-        names = [f"{name_of_encoder(item['encoder'])} {item['score']:.4f}" for item in compared]
-        baseline = next((item["score"] for item in compared if item["encoder"] == search["encoder"]), None)
-        terms["encoders, by solved head"] = ", ".join(names)
-        if baseline is not None:
-            terms["gain from the encoder"] = f"{compared[0]['score'] - baseline:+.4f} {search['metric']}"
-    further = {"pretraining": "further pretraining", "self_training": "students, on validation rows"}
-    terms |= {title: search[name] for name, title in further.items() if search.get(name)}
-    if "words" in data:
-        words = data["words"]
-        terms["words per text"] = f"{words['median']:,} (median), {words['few']:,} to {words['many']:,} in 90 % of rows"
     counts = sorted(zip(data["labels"], data.get("counts", []), strict=False), key=lambda item: -item[1])
     chart = ""
     if counts:
@@ -329,9 +304,15 @@ def _data(found: Facts) -> str:
     return f'{warnings}<div class="two"><div>{description_list(terms)}{details}</div>{chart}</div>'
 
 
+def _outputs(data: Facts) -> str:
+    return PROBLEM_TYPES[data["problem_type"]] + (f": {len(data['labels'])}" if data["labels"] else "")
+
+
+def _rows(data: Facts) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in data["rows"].items())
+
+
 def _trials(found: Facts) -> str:
-    if "trials" not in found:
-        return ""
     columns = ("candidate", "score", "rung", "description", "outcome", "origin", "seconds")
     numeric = {"candidate", "score", "rung", "seconds"}
     heads = "".join(
@@ -389,8 +370,6 @@ def _rungs(rungs: Sequence[Facts]) -> str:
 
 
 def _load(found: Facts) -> str:
-    if "load" not in found:
-        return ""
     name = found.get("verdict", {}).get("delivered_name")
     text = f"This is the {name}. " if name else ""
     return (
@@ -409,14 +388,10 @@ def _repeat(found: Facts) -> str:
         "evaluated on": run["evaluated_on"],
         "seed": str(repeat["seed"]),
         "worker time": format_duration(run["worker_seconds"]),
+        "examples seen": f"{run['examples']:,}" if run["examples"] else None,
+        "test rows": f"evaluated {run['test_evaluations']} times" if run["test_evaluations"] > 1 else None,
+        "versions": ", ".join(f"{name} {version}" for name, version in found.get("versions", {}).items()) or "–",
     }
-    if run["examples"]:
-        terms["examples seen"] = f"{run['examples']:,}"
-    if run["test_evaluations"] > 1:
-        terms["test rows"] = f"evaluated {run['test_evaluations']} times"
-    if run["ensemble_note"]:
-        terms["ensemble"] = f"not saved: {run['ensemble_note']}"
-    terms["versions"] = ", ".join(f"{name} {version}" for name, version in found.get("versions", {}).items()) or "–"
     own = " Save the space of report.json as space.json." if "--space space.json" in repeat["command"] else ""
     words = " ".join(f"<span>{escape(word)}</span>" for word in repeat["command"])
     return (
@@ -427,8 +402,8 @@ def _repeat(found: Facts) -> str:
 
 
 SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
-    ("scores", "Winner against plain head", _scores),
-    ("architecture", "Winning architecture", _architecture),
+    ("scores", "Scores", _scores),
+    ("winner", "Winning architecture", _architecture),
     ("progress", "Best so far", _progress),
     ("learning", "Learning curves", _learning),
     ("space", "Search space", _space),
@@ -446,4 +421,4 @@ SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
     ("load", "Load the model", _load),
     ("repeat", "Repeat the search", _repeat),
 )
-"""Identifier, title and function of each section, in the order of the page."""
+"""The facts, title and function of each section, in the order of the page."""

@@ -6,6 +6,7 @@ Colours and fonts are set by CSS classes (charts.css), so that one drawing serve
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -164,13 +165,7 @@ def shorten(text: str, length: int) -> str:
 
 def wrap(text: str, length: int) -> list[str]:
     """Return text in at most three lines."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + len(word) + 1 > length:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines[:3]
+    return textwrap.wrap(text, length, break_long_words=False, break_on_hyphens=False)[:3]
 
 
 def _round_step(rough: float) -> float:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headhunt.evaluation import METRICS, Score
-from headhunt.report.markdown import bullet_list, code, code_block, table
+from headhunt.evaluation import METRICS
+from headhunt.report.markdown import bullet_list, code, code_block, interval, table
 from headhunt.run.results import PLAIN, WINNER, TestResult
 from headhunt.run.task import TaskInfo
 
@@ -69,12 +69,12 @@ def scores(test: TestResult, role: str) -> list[str]:
             code(task.name, in_table=True),
             f"{task.rows:,}",
             METRICS[task.metric].title,
-            *(_interval(task.scores.get(each, {}).get(task.metric)) for each in roles),
+            *(interval(task.scores.get(each, {}).get(task.metric)) for each in roles),
         ]
         for task in test.tasks
     ]
     means = [next(iter(test.scores[each].values()), None) for each in roles]
-    rows.append(["mean", f"{test.rows:,}", "", *map(_interval, means)])
+    rows.append(["mean", f"{test.rows:,}", "", *map(interval, means)])
     names = ["this model" if each == role else TITLES[each] for each in roles]
     intro = "Test rows, which played no part in choosing the model; 95 % intervals by bootstrap."
     return [intro, table(["task", "rows", "metric", *names], rows)]
@@ -86,7 +86,3 @@ def data_items(task: TaskInfo) -> list[str]:
         f"{code(each.name)}: " + ", ".join(f"{count:,} {split}" for split, count in each.rows.items())
         for each in task.tasks
     ]
-
-
-def _interval(score: Score | None) -> str:
-    return f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})" if score else "–"

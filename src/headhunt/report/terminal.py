@@ -5,28 +5,39 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from headhunt.evaluation import find_metric
+from headhunt.evaluation import find_metric, format_validation_score
+from headhunt.report.callbacks import Callback, RunningSearch
 from headhunt.run.clock import steady_time
+from headhunt.run.state import WORDS
 from headhunt.spec import describe
 
 if TYPE_CHECKING:
-    from headhunt.run.state import State, Trial
+    from headhunt.run.state import Outcome, State, Trial
     from headhunt.training.loop import Report
 
+JOBS = {
+    "FitAllRows": "training on all rows",
+    "PredictTestRows": "predicting the test rows",
+    "PretrainEncoder": "training the encoder further",
+}
+KEYS = 4  # columns beside the panel for ^C^C, which the terminal prints there: a line that wraps breaks the frame
 LOG_INTERVAL = 30.0  # seconds between lines of a log that report only progress
+SPEED_PERIOD = 600.0  # seconds of which the speed is the mean: a shard may take minutes
 
 
 def _bar(*columns: TextColumn) -> Progress:
@@ -42,6 +53,8 @@ def _bar(*columns: TextColumn) -> Progress:
         console=console,
         transient=True,
         disable=not sys.stderr.isatty(),
+        speed_estimate_period=SPEED_PERIOD,
+        get_time=time.monotonic,
     )
 
 
@@ -68,9 +81,6 @@ def counting_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]
 class RowsView:
     """Progress of labelling a corpus: a bar on a terminal, a line every half minute in a log."""
 
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-
     def begin(self, total: int, done: int) -> None:
         """Open the bar.
 
@@ -78,113 +88,127 @@ class RowsView:
             total: Number of rows.
             done: Number of rows that were labelled earlier.
         """
-        self._total, self._done = total, done
-        self._history: deque[tuple[float, int]] = deque(maxlen=32)
         self._logged_at = time.monotonic()
         if done:
             self._log(f"{done:,} of {total:,} rows are labelled already; continuing")
-        if sys.stderr.isatty():
-            self._bar = _bar(TextColumn("{task.fields[rate]}"))
-            self._task = self._bar.add_task("labelling", total=total, completed=done, rate="")
-            self._bar.start()
+        self._bar = _bar(TextColumn("{task.fields[rate]}"))
+        self._bar.add_task("labelling", total=total, completed=done, rate="")
+        self._bar.start()
 
     def advance(self, rows: int) -> None:
         """Count rows."""
-        now = time.monotonic()
-        self._done += rows
-        self._history.append((now, self._done))
-        (before, count), left = self._history[0], self._total - self._done
-        # Counted from the first report, because the time before it was mostly spent on starting.
-        rate = (self._done - count) / (now - before) if now > before else 0.0
-        rate_text = f"{rate:,.0f} rows/s" if rate else ""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, rate=rate_text)
-        elif rate and now - self._logged_at > LOG_INTERVAL:
-            self._logged_at = now
-            self._log(f"{self._done:,} of {self._total:,} rows, {rate_text}, {format_duration(left / rate)} left")
+        (task,) = self._bar.tasks
+        self._bar.update(task.id, advance=rows)
+        if not task.speed:
+            return
+        rate = f"{task.speed:,.0f} rows/s"
+        self._bar.update(task.id, rate=rate)
+        if self._bar.disable and time.monotonic() - self._logged_at > LOG_INTERVAL:
+            self._logged_at = time.monotonic()
+            left = format_duration((task.remaining or 0) / task.speed)
+            self._log(f"{task.completed:,} of {task.total:,} rows, {rate}, {left} left")
 
     def end(self) -> None:
         """Close the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.stop()
 
     def _log(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-class SearchView:
-    """Progress of a search: a panel on a terminal, a line per event in a log.
+class SearchView(Callback):
+    """Progress of a search: a panel on a terminal."""
 
-    Args:
-        metric: Name of the metric.
-    """
-
-    def __init__(self, metric: str) -> None:
-        self.metric = find_metric(metric).score_name
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
-        self._current: tuple[State, float | None, str] | None = None
-        self._stage = ""
-        self._logged_best: tuple[int, tuple[int, float] | None] | None = None
-        self._logged_model = False
-        self._logged_results = 0
-        self._logged_at = 0.0
-        self._started = steady_time()
-
-    def begin(self, folder: Path, name: str, state: State, deadline: float | None) -> None:
+    def on_start(self, search: RunningSearch) -> None:
         """Open the panel."""
-        self._started = steady_time()
-        self._name = name
-        self._current = (state, deadline, "starting")
-        self._logged_model = state.model is not None  # of an earlier session
-        if self._console.is_terminal:
-            self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=2, transient=True)
-            self._live.start()
-        else:
-            place = short_path(folder)
-            self._print(f"writing to {place}; progress: headhunt status {place}")
+        self._search, self._started = search, steady_time()
+        console = Console(stderr=True)
+        self._width = console.width - KEYS
+        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=2, transient=True)
+        self._live.start()
 
-    def update(self, state: State, deadline: float | None, stage: str) -> None:
-        """Show the current state."""
-        self._current = (state, deadline, stage)
-        if self._live is None:
-            self._log(state, stage)
-
-    def end(self) -> None:
+    def on_end(self, search: RunningSearch) -> None:
         """Close the panel."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _print(self, line: str) -> None:
-        print(f"[{format_duration(steady_time() - self._started):>6}] {line}", file=sys.stderr, flush=True)
-
-    def _log(self, state: State, stage: str) -> None:
-        """Log each new stage, each new best score, and otherwise the progress every half minute."""
-        if state.model is not None and not self._logged_model:
-            self._logged_model = True
-            self._print("the first model is on disk")
-        if stage != self._stage:
-            self._stage = stage
-            self._print(stage)
-        best = state.best
-        headline = (best.number, best.best) if best is not None else None
-        if best is not None and headline != self._logged_best:
-            self._print(f"best so far {format_best(best)}: {describe(best.spec)}{plain_head_note(state)}")
-        elif steady_time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._logged_results:
-            self._print(f"{count_results(state)}, {len(state.running)} running")
-        else:
-            return
-        self._logged_results, self._logged_best, self._logged_at = len(state.settled), headline, steady_time()
+        self._live.stop()
 
     def _draw(self) -> RenderableType:
-        assert self._current is not None
-        state, deadline, stage = self._current
         try:
-            return panel(state, deadline, stage, self.metric, self._name, steady_time() - self._started)
+            return Constrain(panel(self._search, steady_time() - self._started), self._width)
         except RuntimeError:  # the state changed while it was drawn; the next drawing follows in half a second
             return Text("…")
+
+
+class SearchLog(Callback):
+    """A log of a search: a line for each stage, each new best score and each error, else one every half minute.
+
+    Args:
+        stream: Where it goes; by default to the file `search.log` of the run, with notes, traces and the verdict.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def on_start(self, search: RunningSearch) -> None:
+        """Begin the log."""
+        self._started, self._logged_at, self._stage = steady_time(), 0.0, ""
+        self._file = search.directory.log.open("a", encoding="utf-8") if self._stream is None else None
+        self._saved, self._results = search.state.model is not None, len(search.state.settled)
+        self._jobs = len(search.state.jobs)
+        if self._file:
+            task = search.directory.read_task_info()
+            self._print(f"headhunt {version('headhunt')}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+            for note in [*task.notes, *task.warnings]:
+                self._print(note)
+        place = short_path(search.directory.path)
+        self._print(f"writing to {place}; progress: headhunt status {place}")
+
+    def on_update(self, search: RunningSearch) -> None:
+        """Log a new stage, or that time has passed."""
+        state = search.state
+        if state.model is not None and not self._saved:
+            self._saved = True
+            self._print("the first model is on disk")
+        if search.stage != self._stage:
+            self._stage = search.stage
+            self._print(search.stage)
+        for key, outcome in list(state.jobs.items())[self._jobs :]:
+            self._log_error(key, outcome)
+        self._jobs = len(state.jobs)
+        if steady_time() - self._logged_at > LOG_INTERVAL and len(state.settled) > self._results:
+            self._logged_at, self._results = steady_time(), len(state.settled)
+            self._print(f"{count_results(state)}, {len(state.running)} running")
+
+    def on_trial(self, search: RunningSearch, trial: Trial) -> None:
+        """Log an error."""
+        self._log_error(f"trial {trial.number}", trial.results[max(trial.results)])
+
+    def on_best(self, search: RunningSearch, trial: Trial) -> None:
+        """Log a new best score."""
+        self._logged_at, self._results = steady_time(), len(search.state.settled)
+        self._print(f"best so far {format_best(trial, search.settings.metric)}: {describe(trial.spec)}")
+
+    def on_end(self, search: RunningSearch) -> None:
+        """Log the verdict."""
+        if self._file:
+            result = search.directory.read_result()
+            sentence = result.verdict.sentence if result else "ended without a result"
+            self._print(sentence.replace(" RUN", f" {search.directory.path}"))
+            self._file.close()
+
+    def _log_error(self, work: str, outcome: Outcome) -> None:
+        if outcome.outcome != "ok":
+            self._print(f"{work}: {outcome.outcome}: {outcome.extra.get('message', 'no message')}")
+            if self._file and "trace" in outcome.extra:
+                self._print(outcome.extra["trace"])
+
+    def _print(self, line: str) -> None:
+        elapsed = format_duration(steady_time() - self._started)
+        print(f"[{elapsed:>6}] {line}", file=self._file or self._stream, flush=True)
+
+
+def search_view() -> Callback:
+    """Return a view for standard error: a panel on a terminal, else a log."""
+    return SearchView() if Console(stderr=True).is_terminal else SearchLog(sys.stderr)
 
 
 def count_results(state: State) -> str:
@@ -193,49 +217,49 @@ def count_results(state: State) -> str:
     return f"{trials} trial{'s' if trials != 1 else ''}, {results} result{'s' if results != 1 else ''}"
 
 
-def panel(
-    state: State, deadline: float | None, stage: str, metric: str, name: str, elapsed: float, width: int = 60
-) -> RenderableType:
+def panel(search: RunningSearch, elapsed: float, width: int = 24) -> RenderableType:
     """Return a panel with the current state of a search."""
-    head = Text.assemble((f"{name}  ", "bold"), stage)
-    left = "" if deadline is None else f", {format_duration(max(0.0, deadline - steady_time()))} left"
-    head.append(f"   {format_duration(elapsed)}{left}", "dim")
-    lines: list[RenderableType] = [head, _best_table(state)]
-    curve = best_so_far(state)
-    if len(curve) > 1:
-        lines.append(Text.assemble((sparkline([score for _, score in curve], width), "green"), f"  {metric}"))
-    lines.append(_rung_table(state, width))
-    for number, rung in list(state.running.items())[:8]:
-        text = f"  #{number} at rung {rung}: {describe(state.trials[number].spec)}"
-        lines.append(Text(text, "dim", no_wrap=True, overflow="ellipsis"))
-    failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
-    foot = count_results(state) + (f", {failed} failed" if failed else "")
-    lines.append(Text(f"{foot}   Ctrl-C: stop now and keep the best model", "dim"))
-    return Panel(Group(*lines), title="headhunt", title_align="left", border_style="cyan")
-
-
-def _best_table(state: State) -> Table:
-    """Return the best candidate beside the plain head."""
+    state, deadline, metric = search.state, search.deadline, search.settings.metric
+    head = Text.assemble((search.name, "bold"), f" · {find_metric(metric).name}")
+    time = Text(format_duration(elapsed))
+    if deadline is not None:
+        total = max(elapsed, elapsed + deadline - steady_time())
+        done = round(width * elapsed / total) if total else 0
+        time = Text.assemble(("█" * done + "░" * (width - done), "cyan"), f"  {time} of {format_duration(total)}")
     table = Table.grid(padding=(0, 2))
-    best = state.best
+    table.add_column(style="dim", no_wrap=True, min_width=7)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for number, line in enumerate([search.stage, *_running(state)]):
+        table.add_row("" if number else "now", line)
+    best = state.trials[state.model.trial] if state.model is not None else state.best
     if best is not None:
-        table.add_row(Text("best so far", "bold"), Text(format_best(best), "bold green"), describe(best.spec))
-    plain = state.plain
-    if plain is not None:
-        score = format_best(plain) if plain.best else "training" if plain.number in state.running else "–"
-        table.add_row("plain head", score, "the encoder's standard classification head")
-    return table
+        table.add_row("best", Text(f"{format_best(best, metric)}  {describe(best.spec)}", "green"))
+    if rivals := [f"{words} {found}" for words, found in _rivals(state, best, metric)]:
+        table.add_row("to beat", ", ".join(rivals))
+    failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
+    table.add_row("tried", count_results(state) + (f", {failed} failed" if failed else ""))
+    foot = Text("Ctrl-C: finish within a minute and keep the best model", "dim")
+    return Panel(Group(head, time, table, foot), title="headhunt", title_align="left", border_style="cyan")
 
 
-def _rung_table(state: State, width: int) -> Table:
-    """Return a bar per rung: finished results, and those that are running."""
-    table = Table.grid(padding=(0, 2))
-    top = max((rung for trial in state.trials for rung in trial.results), default=-1)
-    for rung in range(top + 1):
-        count = sum(rung in trial.results for trial in state.trials)
-        running = sum(running_rung == rung for running_rung in state.running.values())
-        table.add_row(f"rung {rung}", "█" * min(count, width) + "░" * running, str(count))
-    return table
+def _running(state: State) -> Iterator[str]:
+    """Yield what the workers do, in words."""
+    for key, number in list(state.active.items())[:4]:
+        kind = JOBS.get(key.partition("/")[0])
+        if kind is not None:
+            yield f"{kind}: {describe(state.trials[number].spec)}"
+    for number in list(state.running)[:4]:
+        yield f"evaluating: {describe(state.trials[number].spec)}"
+
+
+def _rivals(state: State, best: Trial | None, metric: str) -> Iterator[tuple[str, str]]:
+    """Yield what a user would try otherwise, and how good it is."""
+    words = next((trial for trial in state.trials if trial.origin == WORDS), None)
+    for name, trial in (("word counts", words), ("usual head", state.plain)):
+        if trial is None or trial is best:
+            continue
+        at_work = trial.number in {*state.running, *state.active.values()}
+        yield name, format_best(trial, metric) if trial.best else "is running" if at_work else "not yet"
 
 
 def best_so_far(state: State) -> list[tuple[float, float]]:
@@ -250,32 +274,9 @@ def best_so_far(state: State) -> list[tuple[float, float]]:
     return curve
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return numbers as a row of small bars."""
-    if len(values) > width:
-        step = len(values) / width
-        values = [values[int(i * step)] for i in range(width)]
-    low, high = min(values), max(values)
-    marks = "▁▂▃▄▅▆▇█"
-    return "".join(marks[round((value - low) / (high - low) * 7) if high > low else 3] for value in values)
-
-
-def format_best(trial: Trial) -> str:
-    """Return a trial's best score and its rung."""
-    if trial.best is None:
-        return "–"
-    rung, score = trial.best
-    return f"{score:.4f} (rung {rung})"
-
-
-def plain_head_note(state: State) -> str:
-    """Return the score of the plain head, if it has one at the rung of the best trial."""
-    best, plain = state.best, state.plain
-    if best is None or best.best is None or plain is None or plain.best is None or best.is_plain:
-        return ""
-    if best.best[0] != plain.best[0]:
-        return ""
-    return f" (plain head {plain.best[1]:.4f})"
+def format_best(trial: Trial, metric: str) -> str:
+    """Return a trial's score on validation rows, of its longest training."""
+    return "–" if trial.best is None else format_validation_score(metric, trial.best[1])
 
 
 def repeated_test_use(test_evaluations: int) -> str:

@@ -6,6 +6,7 @@ Candidates were chosen by these rows, so the winner's scores are too optimistic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +14,24 @@ import numpy as np
 from headhunt.data import Task
 from headhunt.data.splitting import join_column_groups
 from headhunt.evaluation import (
-    DEFAULT_METRIC,
     decision_scores,
     evaluate,
-    evaluate_tasks,
     find_mistakes,
     reliability_bins,
 )
 from headhunt.run.directory import read_predictions
-from headhunt.run.results import PLAIN, WINNER, TaskResult, TestResult
+from headhunt.run.results import PLAIN, WINNER, TestResult, results_of_tasks
 from headhunt.run.schema import RunError
 from headhunt.run.task import open_task
 
 
-def evaluate_validation(
-    task_folder: Path, predictions: Mapping[str, Path], metric: str | None = None
-) -> TestResult | None:
+def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path], metric: str) -> TestResult | None:
     """Return the evaluation on validation rows; None if the winner's predictions are missing or do not fit the data.
 
     Args:
         task_folder: The data of the run.
         predictions: Files with the predictions of `winner` and, if there are any, of `plain`.
-        metric: The metric of the search; by default that of the problem type. Several tasks need it.
+        metric: The metric of the search.
     """
     known = {role: read for role, path in predictions.items() if (read := _read(path)) is not None}
     if WINNER not in known:
@@ -49,8 +46,7 @@ def evaluate_validation(
     # Only predictions of the same rows can be compared.
     outputs = {role: outputs for role, (other_rows, outputs) in known.items() if np.array_equal(other_rows, rows)}
     if task.tasks:
-        return _evaluate_tasks(task, outputs, targets, metric or "")
-    metric = metric or DEFAULT_METRIC[task.problem_type]
+        return results_of_tasks(task.tasks, metric, outputs, targets)
     decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
     every_group = join_column_groups(splits)
     groups = None if every_group is None else every_group[rows]
@@ -58,16 +54,16 @@ def evaluate_validation(
         role: evaluate(task.problem_type, given, targets, task.labels, groups=groups)
         for role, given in decisions.items()
     }
-    scores = {role: evaluation.scores for role, evaluation in evaluations.items()}
-    if task.problem_type == "regression":
-        return TestResult(len(rows), scores)
-    if task.problem_type == "multi_label_classification":
-        return TestResult(len(rows), scores, calibration=tuple(reliability_bins(winner_outputs, targets)))
-    return TestResult(
+    found = TestResult(
         len(rows),
-        scores,
+        {role: evaluation.scores for role, evaluation in evaluations.items()},
+        calibration=() if task.problem_type == "regression" else tuple(reliability_bins(winner_outputs, targets)),
+    )
+    if task.problem_type != "single_label_classification":
+        return found
+    return replace(
+        found,
         confusion={role: evaluation.confusion for role, evaluation in evaluations.items()},
-        calibration=tuple(reliability_bins(winner_outputs, targets)),
         mistakes=find_mistakes(
             winner_outputs,
             targets,
@@ -76,22 +72,6 @@ def evaluate_validation(
             outputs.get(PLAIN),
         ),
     )
-
-
-def _evaluate_tasks(task: Task, outputs: Mapping[str, np.ndarray], targets: np.ndarray, metric: str) -> TestResult:
-    labels = [each.labels for each in task.tasks]
-    scored = {role: evaluate_tasks(metric, given, targets, labels) for role, given in outputs.items()}
-    results = tuple(
-        TaskResult(
-            each.name,
-            name,
-            scored[WINNER][1][number].rows,
-            {role: tasks[number].scores for role, (_, tasks) in scored.items()},
-            confusion={role: tasks[number].confusion for role, (_, tasks) in scored.items()},
-        )
-        for number, (each, name) in enumerate(zip(task.tasks, metric.split(","), strict=True))
-    )
-    return TestResult(len(targets), {role: mean.scores for role, (mean, _) in scored.items()}, tasks=results)
 
 
 def _texts(task: Task, row: int) -> tuple[str, str | None]:

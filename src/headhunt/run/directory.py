@@ -2,13 +2,13 @@
 
 RUN/ledger.jsonl             what happened, one event per line
 RUN/lock                     held by the one writer
+RUN/search.log               stages, results and errors as text
 RUN/search.json              settings
 RUN/plan.json                rows and epochs that fit into the time
 RUN/task/                    the data; the test rows in files of their own
 RUN/environment.json         library versions
 RUN/checkpoints/000012-1/    state of trial 12 after rung 1
-RUN/predictions/000012-1.npz its out-of-fold predictions
-RUN/seeds/000012-2.npz       predictions of finalist 12 with another seed
+RUN/predictions/000012-1.npz its predictions of validation rows
 RUN/test/                    predictions of the test rows
 RUN/ablation/                predictions of the winner's variants
 RUN/encoders/                encoders that were trained further, and pretraining.json about them
@@ -16,14 +16,14 @@ RUN/models/                  saved models of trials
 RUN/best                     a link to the best of them so far
 RUN/model, RUN/ensemble      the final models
 RUN/result.json, importance.json, ablation.json, report.html, report.json
+RUN/optuna.journal           the trials as a study of Optuna
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ import numpy as np
 
 from headhunt.errors import ModelError
 from headhunt.run import schema
+from headhunt.run.model_info import LEDGER
+from headhunt.run.model_info import MODEL_INFO as MODEL_INFO
+from headhunt.run.model_info import is_model as is_model
 from headhunt.run.plan import Plan
 from headhunt.run.results import AblationResult, Importances, PretrainingResult, SearchResult
 from headhunt.run.schema import RunError, is_bare_name
@@ -40,10 +43,16 @@ from headhunt.run.settings import SearchSettings
 from headhunt.run.task import TaskInfo, read_task_info
 from headhunt.storage import PARTIAL, LockTimeout, atomic_file, directory_size, hold_lock, read_json, sweep_partial
 
-PRETRAINING = "pretraining.json"
-MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
-FOLDERS = ("checkpoints", "predictions", "seeds", "test", "ablation", "models", "encoders")
-PREDICTIONS = ("predictions", "seeds", "test", "ablation")
+FOLDERS = ("checkpoints", "predictions", "test", "ablation", "models", "encoders")
+PREDICTIONS = ("predictions", "test", "ablation")
+FILES = {
+    Plan: "plan.json",
+    SearchSettings: "search.json",
+    SearchResult: "result.json",
+    Importances: "importance.json",
+    AblationResult: "ablation.json",
+    PretrainingResult: "encoders/pretraining.json",
+}
 Key = tuple[int, int]  # trial and rung
 
 
@@ -59,7 +68,12 @@ class RunDirectory:
     @property
     def ledger(self) -> Path:
         """The record of events."""
-        return self.path / "ledger.jsonl"
+        return self.path / LEDGER
+
+    @property
+    def log(self) -> Path:
+        """The lines that the terminal showed, and the errors of workers."""
+        return self.path / "search.log"
 
     @property
     def lock(self) -> Path:
@@ -79,27 +93,27 @@ class RunDirectory:
     @property
     def settings(self) -> Path:
         """The settings of the search."""
-        return self.path / "search.json"
+        return self.path / FILES[SearchSettings]
 
     @property
     def plan(self) -> Path:
         """The plan of the search."""
-        return self.path / "plan.json"
+        return self.path / FILES[Plan]
 
     @property
     def result(self) -> Path:
         """The result of the search."""
-        return self.path / "result.json"
+        return self.path / FILES[SearchResult]
 
     @property
     def importances(self) -> Path:
         """The importance of each parameter."""
-        return self.path / "importance.json"
+        return self.path / FILES[Importances]
 
     @property
     def ablation(self) -> Path:
         """The result of an ablation."""
-        return self.path / "ablation.json"
+        return self.path / FILES[AblationResult]
 
     @property
     def report(self) -> Path:
@@ -141,10 +155,14 @@ class RunDirectory:
         try:
             lock = hold_lock(self.lock)
         except LockTimeout:
-            raise RunError(f"out= must be a new directory; another search is using {self.path}. Use another.") from None
+            raise RunError(
+                f"must be a new directory; another search is using {self.path}. Use another.", "out"
+            ) from None
         try:
             if self.exists() or self.settings.exists():
-                raise RunError(f"out= must be a new directory; {self.path} holds a search. Resume it, or use another.")
+                raise RunError(
+                    f"must be a new directory; {self.path} holds a search. Resume it, or use another.", "out"
+                )
             self.refuse_links()
             yield
         finally:
@@ -188,9 +206,14 @@ class RunDirectory:
         """Return whether a search was begun here."""
         return self.ledger.exists()
 
+    @property
+    def checkpoints(self) -> Path:
+        """The states of trials after their rungs."""
+        return self.path / "checkpoints"
+
     def checkpoint(self, trial: int, rung: int) -> Path:
         """Return the directory for the state of a trial after a rung."""
-        return self.path / "checkpoints" / f"{trial:06d}-{rung}"
+        return self.checkpoints / f"{trial:06d}-{rung}"
 
     def predictions(self, trial: int, rung: int) -> Path:
         """Return the file for a trial's predictions of validation rows."""
@@ -200,17 +223,9 @@ class RunDirectory:
         """Return the predictions of a trial's highest rung, if there are any."""
         return max(self.predictions(trial, 0).parent.glob(f"{trial:06d}-*.npz"), default=None)
 
-    def reference_predictions(self, name: str) -> Path:
-        """Return the file for the validation predictions of a reference model."""
-        return self.path / "predictions" / f"{name}.npz"
-
     def last_predictions(self, trial: int, seed: int) -> Path:
         """Return the file for the validation predictions of a trial's last training run."""
         return self.path / "predictions" / f"last-{trial:06d}-{seed}.npz"
-
-    def seed_predictions(self, trial: int, seed: int) -> Path:
-        """Return the file for a finalist's predictions with another seed."""
-        return self.path / "seeds" / f"{trial:06d}-{seed}.npz"
 
     def test_predictions(self, name: str) -> Path:
         """Return the file for a model's predictions of the test rows."""
@@ -222,10 +237,6 @@ class RunDirectory:
         _require_bare(spec_hash)
         return self.path / "ablation" / f"{spec_hash}-{seed}.npz"
 
-    def trial_model(self, trial: int, rung: int) -> Path:
-        """Return the directory of a trial's model as it was after a rung."""
-        return self.models / f"{trial:06d}-{rung}"
-
     def final_model(self, trial: int, seed: int) -> Path:
         """Return the directory of a trial's model, trained on all rows with a seed."""
         return self.models / f"{trial:06d}-all{f'-{seed}' if seed else ''}"
@@ -236,17 +247,9 @@ class RunDirectory:
         seeds = {path: int(suffix[1:] or 0) for path, suffix in named.items() if suffix[1:].isdigit() or not suffix}
         return [path for path in sorted(seeds, key=seeds.__getitem__) if is_model(path)]
 
-    def averaged_model(self, trial: int, count: int) -> Path:
-        """Return the directory of the average of so many models of a trial that were trained on all rows."""
-        return self.models / f"{trial:06d}-average-{count}"
-
     def read_plan(self) -> Plan | None:
         """Return the plan of the search; None before it is made."""
         return schema.read(self.plan, Plan) if self.plan.exists() else None
-
-    def write_plan(self, plan: Plan) -> None:
-        """Write the plan of the search."""
-        schema.write(self.plan, plan)
 
     def read_settings(self) -> SearchSettings:
         """Read the settings of the search.
@@ -259,10 +262,6 @@ class RunDirectory:
             raise RunError(f"{self.path} is not the run directory of a search: {state}. Check the path.")
         return schema.read(self.settings, SearchSettings)
 
-    def write_settings(self, settings: SearchSettings) -> None:
-        """Write the settings of the search."""
-        schema.write(self.settings, settings)
-
     def read_task_info(self) -> TaskInfo:
         """Read the description of the data."""
         return read_task_info(self.task)
@@ -271,34 +270,24 @@ class RunDirectory:
         """Read the result; None while the search runs."""
         return schema.read(self.result, SearchResult) if self.result.is_file() else None
 
-    def write_result(self, result: SearchResult) -> None:
-        """Write the result."""
-        schema.write(self.result, result)
-
     def read_importances(self) -> Importances | None:
         """Read parameter importances; None if there are none."""
         return schema.read(self.importances, Importances) if self.importances.is_file() else None
-
-    def write_importances(self, importances: Importances) -> None:
-        """Write parameter importances."""
-        schema.write(self.importances, importances)
 
     def read_ablation(self) -> AblationResult | None:
         """Read the result of an ablation; None if there is none."""
         return schema.read(self.ablation, AblationResult) if self.ablation.is_file() else None
 
-    def write_ablation(self, result: AblationResult) -> None:
-        """Write the result of an ablation."""
-        schema.write(self.ablation, result)
-
     def read_pretraining(self) -> PretrainingResult | None:
         """Read the result of further pretraining; None if there is none."""
-        path = self.encoders / PRETRAINING
+        path = self.path / FILES[PretrainingResult]
         return schema.read(path, PretrainingResult) if path.is_file() else None
 
-    def write_pretraining(self, result: PretrainingResult) -> None:
-        """Write the result of further pretraining."""
-        schema.write(self.encoders / PRETRAINING, result)
+    def write(
+        self, data: Plan | SearchSettings | SearchResult | Importances | AblationResult | PretrainingResult
+    ) -> None:
+        """Write data to the file of its type."""
+        schema.write(self.path / FILES[type(data)], data)
 
     def best_model(self, saved: str | None, ended: bool) -> Path | None:
         """Return the best model on disk: the delivered one, or the best so far.
@@ -329,23 +318,13 @@ class RunDirectory:
 
     def checkpoint_sizes(self) -> dict[Key, int]:
         """Return the bytes of every checkpoint on disk."""
-        folders = self.path.glob("checkpoints/[0-9]*-[0-9]*")
+        folders = self.checkpoints.glob("[0-9]*-[0-9]*")
         return {_key(path.name): directory_size(path) for path in folders if _is_key(path.name)}
 
     def prediction_sizes(self) -> dict[Key, int]:
         """Return the bytes of every file of predictions."""
         files = self.path.glob("predictions/[0-9]*-[0-9]*.npz")
         return {_key(path.stem): directory_size(path) for path in files if _is_key(path.stem)}
-
-    def remove_checkpoints(self, keys: Iterable[Key]) -> None:
-        """Remove checkpoints, if present."""
-        for trial, rung in keys:
-            shutil.rmtree(self.checkpoint(trial, rung), ignore_errors=True)
-
-    def remove_predictions(self, keys: Iterable[Key]) -> None:
-        """Remove predictions, if present."""
-        for trial, rung in keys:
-            self.predictions(trial, rung).unlink(missing_ok=True)
 
 
 def _key(name: str) -> Key:
@@ -360,11 +339,6 @@ def _require_bare(name: str) -> None:
 
 def _is_key(name: str) -> bool:
     return re.fullmatch(r"[0-9]+-[0-9]+", name) is not None
-
-
-def is_model(path: Path) -> bool:
-    """Return whether a directory holds a complete model."""
-    return (path / MODEL_INFO).exists()
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -435,16 +409,3 @@ def check_weight_files(folder: Path) -> None:
         wrong = [name for name in names.values() if not is_bare_name(name)] if isinstance(names, dict) else [names]
         if wrong:
             raise ModelError(f"its weights must be files of the folder; found {wrong[0]!r:.80} in {index.name}")
-
-
-def not_a_model(folder: Path) -> ModelError:
-    """Return the error for a directory that is given as a saved model and is not one, with what to give instead."""
-    if not folder.exists():
-        best = folder.with_name("best")
-        hint = f"Use {best}." if folder.name == "model" and is_model(best) else "Check the path."
-        return ModelError(f"{folder} must be a saved model; it does not exist. {hint}")
-    if RunDirectory(folder).exists():
-        models = [path for path in (folder / "model", folder / "best") if is_model(path)]
-        hint = f"Use {models[0]}." if models else "It has no model yet; resume the search."
-        return ModelError(f"{folder} is the run directory of a search, not a model. {hint}")
-    return ModelError(f"{folder} must be a saved model; it has no {MODEL_INFO}.")

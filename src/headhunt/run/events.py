@@ -2,13 +2,13 @@
 
 A line begins with the CRC-32 of the rest of it, so that a damaged record is found whatever the damage:
 
-    {"crc":"1f2e3d4c","schema":2,"event":"start","at":1731672000.123,"trial":4,"rung":0,"attempt":0}
+    {"crc":"1f2e3d4c","schema":3,"event":"start","at":1731672000.123,"trial":4,"rung":0,"attempt":0}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 from zlib import crc32
@@ -32,10 +32,52 @@ _PREFIX = b'{"crc":"'
 _BODY = len(_PREFIX) + 8 + 2  # where the rest of a line begins, after the checksum, its quote and a comma
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int and abs(value) < MAX_INTEGER
+
+
+def _is_rung(value: Any) -> bool:
+    return _is_count(value) and value < MAX_RUNGS
+
+
+def _is_count(value: Any) -> bool:
+    return _is_int(value) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("trial", "attempt", "examples"), ("a whole number, not negative", _is_count)),
+    **dict.fromkeys(("rung", "bracket"), (f"a whole number from 0 to {MAX_RUNGS - 1}", _is_rung)),
+    **dict.fromkeys(("task", "hash", "origin", "key", "reason"), ("a string", _is_text)),
+    **dict.fromkeys(("space", "settings", "versions", "spec", "extra"), ("an object", _is_object)),
+    "seed": ("a whole number", _is_int),
+    "params": ("an object or null", lambda value: value is None or _is_object(value)),
+    "outcome": ("a known outcome", lambda value: _is_text(value) and value in (*OUTCOMES, STOPPED, DISK)),
+    "score": ("a number or null", lambda value: value is None or is_number(value)),
+    "seconds": ("a number, not negative", lambda value: is_number(value) and value >= 0),
+    "folder": ("a bare name", is_bare_name),
+    "models": ("a list of strings", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+}
+"""What holds for a field of this name in every event, in words and as a function."""
+
+
 class Event:
-    """One thing that happened in a search."""
+    """One thing that happened in a search. A value that breaks the rule of its field raises `ValueError`."""
 
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for name in _FIELDS[type(self)]:
+            rule, holds = RULES[name]
+            if not holds(getattr(self, name)):
+                raise ValueError(f"{name} is {rule}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +94,9 @@ class RunStarted(Event):
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.space, dict) and isinstance(self.settings, dict), "space and settings are objects")
-        _require(isinstance(self.task, str) and _is_int(self.seed), "task is a string and seed a whole number")
-        _require(isinstance(self.versions, dict), "versions is an object")
-        _require(all(is_number(fraction) for fraction in self.fractions), "the fractions of a ladder are numbers")
+        Event.__post_init__(self)
+        if not all(map(is_number, self.fractions)):
+            raise ValueError("the fractions of a ladder are numbers")
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -79,12 +120,6 @@ class TrialAdded(Event):
     bracket: int
     """The rung it starts at."""
 
-    def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_rung(self.bracket), "trial is a count and bracket a rung")
-        _require(isinstance(self.spec, dict) and isinstance(self.hash, str), "spec is an object and hash a string")
-        _require(self.params is None or isinstance(self.params, dict), "params is an object or null")
-        _require(isinstance(self.origin, str), "origin is a string")
-
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted(Event):
@@ -94,10 +129,6 @@ class TrialStarted(Event):
     trial: int
     rung: int
     attempt: int
-
-    def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_rung(self.rung), "trial is a count and rung a low one")
-        _require(_is_count(self.attempt), "attempt is a count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +145,9 @@ class TrialFinished(Event):
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(_is_count(self.trial) and _is_rung(self.rung), "trial is a count and rung a low one")
-        _require(isinstance(self.outcome, str) and self.outcome in OUTCOMES, f"outcome is one of {', '.join(OUTCOMES)}")
-        scored = is_number(self.score) if self.outcome == "ok" else self.score is None
-        _require(scored, "score is a number if the outcome is ok, else null")
-        _require(is_number(self.seconds) and self.seconds >= 0, "seconds is a number, not negative")
-        _require(_is_count(self.examples) and isinstance(self.extra, dict), "examples is a count and extra an object")
+        Event.__post_init__(self)
+        if self.outcome not in OUTCOMES or (self.score is not None) != (self.outcome == "ok"):
+            raise ValueError(f"outcome is one of {', '.join(OUTCOMES)}, and score is a number if it is ok, else null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +160,28 @@ class ModelSaved(Event):
     """Name of its directory among the models of the run."""
     seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        _require(_is_int(self.trial) and self.trial >= -1, "trial is a count, or -1 for the first model")
-        _require(is_bare_name(self.folder), "folder is a bare name")
-        _require(is_number(self.seconds), "seconds is a number")
+
+@dataclass(frozen=True, slots=True)
+class JobStarted(Event):
+    """Work beside the trials was sent to a worker, such as fitting a model on all rows."""
+
+    name: ClassVar[str] = "job"
+    key: str
+    """The kind of work and what it makes."""
+    trial: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFailed(Event):
-    """A request beside the trials failed, such as saving a model."""
+class JobFinished(Event):
+    """The outcome of such work."""
 
-    name: ClassVar[str] = "failure"
-    trial: int
-    request: str
+    name: ClassVar[str] = "done"
+    key: str
     outcome: str
-    message: str = ""
-
-    def __post_init__(self) -> None:
-        _require(_is_int(self.trial) and self.trial >= -1, "trial is a count, or -1 for the first model")
-        _require(all(isinstance(text, str) for text in (self.request, self.outcome, self.message)), "texts are strings")
+    seconds: float
+    examples: int
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +198,6 @@ class FinalTestRun(Event):
     name: ClassVar[str] = "test"
     models: list[str]
 
-    def __post_init__(self) -> None:
-        _require(
-            isinstance(self.models, list) and all(isinstance(name, str) for name in self.models), "models is a list"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded(Event):
@@ -180,9 +206,6 @@ class SearchEnded(Event):
     name: ClassVar[str] = "end"
     reason: str
 
-    def __post_init__(self) -> None:
-        _require(isinstance(self.reason, str), "reason is a string")
-
 
 _EVENTS: tuple[type[Event], ...] = (
     RunStarted,
@@ -190,7 +213,8 @@ _EVENTS: tuple[type[Event], ...] = (
     TrialStarted,
     TrialFinished,
     ModelSaved,
-    RequestFailed,
+    JobStarted,
+    JobFinished,
     RunResumed,
     FinalTestRun,
     SearchEnded,
@@ -220,8 +244,6 @@ def decode(line: bytes) -> tuple[float, Event]:
     """
     body = line[_BODY:]
     if not line.startswith(_PREFIX) or line[_BODY - 2 : _BODY] != b'",':
-        if line.startswith(b'{"schema": 1,'):
-            check_schema(1, "The ledger")
         raise RunError("a record begins with its checksum")
     if line[len(_PREFIX) : len(_PREFIX) + 8] != b"%08x" % crc32(body):
         raise RunError("the checksum does not fit the record")
@@ -247,20 +269,3 @@ def _event(record: Mapping[str, Any]) -> tuple[float, Event]:
         raise RunError(f"the event {name!r} does not have these fields ({error})") from None
     except ValueError as error:
         raise RunError(f"in the event {name!r}, {error}") from None
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise ValueError(rule)
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and abs(value) < MAX_INTEGER
-
-
-def _is_rung(value: Any) -> bool:
-    return _is_count(value) and value < MAX_RUNGS
-
-
-def _is_count(value: Any) -> bool:
-    return _is_int(value) and value >= 0

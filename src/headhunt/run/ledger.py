@@ -19,7 +19,7 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.events import Event, RunResumed, RunStarted, decode, encode
 from headhunt.run.schema import RunError
 from headhunt.run.state import State
-from headhunt.storage import LockTimeout, hold_lock, make_directory, sync_directory, write_json
+from headhunt.storage import LockTimeout, directory_size, hold_lock, make_directory, remove, sync_directory, write_json
 
 IDENTITY = ("space", "task", "settings", "seed")  # what a resumed run must share with its beginning
 
@@ -61,6 +61,28 @@ def read_state(directory: RunDirectory) -> State:
         state = "it has no ledger.jsonl" if directory.path.exists() else "it does not exist"
         raise RunError(f"{directory.path} is not the run directory of a search: {state}. Check the path.")
     return read_ledger(directory.ledger)[0]
+
+
+def clean(directory: RunDirectory) -> int:
+    """Remove checkpoints that nothing needs and return their bytes.
+
+    A search that has ended needs the last checkpoint of each trial in its result, for `verdict` and `ablate`; resumed,
+    it trains other trials from the start. One that has not ended needs the last checkpoint of every trial.
+
+    Raises:
+        RunError: If a process is writing the run.
+    """
+    read_state(directory)  # refuses a directory that is no run
+    with LedgerWriter(directory):
+        before, sizes = directory_size(directory.checkpoints), directory.checkpoint_sizes()
+        latest = dict(sorted(sizes))
+        if (result := directory.read_result()) is not None:
+            summaries = [summary.trial for summary in (result.winner, result.plain) if summary]
+            needed = {*summaries, *result.ensemble_members, *(finalist.trial for finalist in result.finalists)}
+            latest = {trial: rung for trial, rung in latest.items() if trial in needed}
+        for key in sizes.keys() - latest.items():
+            remove(directory.checkpoint(*key))
+        return before - directory_size(directory.checkpoints)
 
 
 class LedgerWriter:

@@ -1,4 +1,7 @@
-"""Read and write headhunt.json, the facts that are saved with a model."""
+"""Read and write headhunt.json, the facts that are saved with a model, and recognize a saved model.
+
+This module loads hardly anything, so that a wrong folder is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,31 @@ from headhunt.errors import ModelError
 from headhunt.storage import read_json, write_text
 
 SCHEMA = 1
+MODEL_INFO = "headhunt.json"  # a directory with this file is a complete model
+LEDGER = "ledger.jsonl"  # a directory with this file is the run directory of a search
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression", "multi_task")
 
 
 class AdviceError(ModelError):
     """An error whose message already says what to do."""
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a directory is a complete model."""
+    return (path / MODEL_INFO).exists()
+
+
+def not_a_model(folder: Path) -> ModelError:
+    """Return the error for a directory that is given as a saved model and is not one, with what to give instead."""
+    if not folder.exists():
+        best = folder.with_name("best")
+        hint = f"Use {best}." if folder.name == "model" and is_model(best) else "Check the path."
+        return ModelError(f"{folder} must be a saved model; it does not exist. {hint}")
+    if (folder / LEDGER).exists():
+        models = [path for path in (folder / "model", folder / "best") if is_model(path)]
+        hint = f"Use {models[0]}." if models else "It has no model yet; resume the search."
+        return ModelError(f"{folder} is the run directory of a search, not a model. {hint}")
+    return ModelError(f"{folder} must be a saved model; it has no {MODEL_INFO}.")
 
 
 def read_model_info(path: Path) -> dict[str, Any]:
@@ -28,14 +51,6 @@ def read_model_info(path: Path) -> dict[str, Any]:
         ModelError: If the file is not valid.
     """
     card = read_json(path)
-    if isinstance(card, dict) and "kind" in card:
-        raise AdviceError(
-            f"{path.parent} was saved by an older, unreleased version of Headhunt. Train the model again."
-        )
-    if isinstance(card, dict) and isinstance(card.get("ensemble"), list):
-        raise AdviceError(
-            f"{path.parent} is an ensemble of an older, unreleased version of Headhunt. Run the search again."
-        )
     if not isinstance(card, dict) or card.pop("schema", None) != SCHEMA:
         raise ModelError(f"{path.name} must contain one JSON object of schema {SCHEMA}")
     for name in ("problem_type", "labels", "pair", "recipe", "spec"):

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headhunt.evaluation import ErrorBound, Mistake, RejectionScores, ReliabilityBin, Score, find_metric
+import numpy as np
+
+from headhunt.data import SubTask
+from headhunt.evaluation import (
+    ErrorBound,
+    Mistake,
+    RejectionScores,
+    ReliabilityBin,
+    Score,
+    evaluate_tasks,
+    find_metric,
+)
 from headhunt.run.schema import is_bare_name
 from headhunt.spec import Spec
 
-Delivered = Literal["winner", "plain", "ensemble", "best so far"]
+Delivered = Literal["winner", "plain", "ensemble"]
 Claim = Literal["gain", "no gain", "untested"]
-# The models that are tested: the contestants, the ensemble, and two references that need no training of an encoder.
-WINNER, PLAIN, SOLVED, TFIDF = "winner", "plain", "solved", "tfidf"
+# The models that are tested: the delivered one, the plain head, the ensemble, and references without training.
+WINNER, PLAIN, SOLVED, WORDS = "winner", "plain", "solved", "words"
 ENSEMBLE: Literal["ensemble"] = "ensemble"
-STUDENT = "student"  # of the winner, if it was delivered
-MODELS = (WINNER, PLAIN, ENSEMBLE, SOLVED, TFIDF, STUDENT)
+MODELS = (WINNER, PLAIN, ENSEMBLE, SOLVED, WORDS)
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class TestResult:
-    """Scores on the test rows, by model: `winner`, `plain`, `ensemble`, `solved`, `tfidf`."""
+    """Scores on the test rows, by model: `winner`, `plain`, `ensemble`, `solved`, `words`."""
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
@@ -149,6 +159,29 @@ class TestResult:
     """Of the delivered model."""
     tasks: tuple[TaskResult, ...] = ()
     """Of each of several tasks; `scores` are then the means."""
+
+
+def results_of_tasks(
+    tasks: Sequence[SubTask], metric: str, outputs: Mapping[str, np.ndarray], targets: np.ndarray
+) -> TestResult:
+    """Return the mean scores of models on rows of several tasks, and those of each task.
+
+    Args:
+        tasks: The tasks.
+        metric: Names of their metrics, separated by commas.
+        outputs: Outputs of each model, by name.
+        targets: Targets of the rows.
+    """
+    labels = [task.labels for task in tasks]
+    scored = {name: evaluate_tasks(metric, each, targets, labels) for name, each in outputs.items()}
+    results = []
+    for number, (task, of_task) in enumerate(zip(tasks, metric.split(","), strict=True)):
+        found = {name: parts[number] for name, (_, parts) in scored.items()}
+        scores = {name: evaluation.scores for name, evaluation in found.items()}
+        confusion = {name: found[name].confusion for name in (WINNER, PLAIN) if name in found}
+        rows = next(iter(found.values())).rows
+        results.append(TaskResult(task.name, of_task, rows, scores, confusion=confusion))
+    return TestResult(len(targets), {name: mean.scores for name, (mean, _) in scored.items()}, tasks=tuple(results))
 
 
 @dataclass(frozen=True)
@@ -171,28 +204,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class SelfTraining:
-    """Students that also learned from unlabelled texts, compared with the winner on validation rows."""
-
-    texts: int
-    """Unlabelled texts."""
-    score: float | None = None
-    """Of the students, on rows that neither they nor their teachers have seen."""
-    teacher_score: float | None = None
-    """Of the winner on the same rows."""
-    gain: float | None = None
-    """Difference of the metric, signed so that above 0 is better."""
-    low: float | None = None
-    high: float | None = None
-    temperature: float | None = None
-    """The temperature that calibrates the students."""
-    accepted: bool = False
-    """Whether a student was delivered."""
-    note: str | None = None
-    """Why there is no comparison, or no student."""
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """The result of a finished search."""
 
@@ -211,14 +222,13 @@ class SearchResult:
     """The delivered model, a directory of the run."""
     model_from: str | None = None
     """The saved model it is a copy of."""
-    winner_model: str | None = None
-    """The winner's model among the saved models, delivered or not."""
+    trained_rows: int | None = None
+    """Rows that the delivered model has learned from."""
     winner: TrialSummary | None = None
+    """The delivered candidate; None if it is the plain head."""
     plain: TrialSummary | None = None
     ensemble: str | None = None
-    """The ensemble, a directory of the run, if it is better than the winner on validation rows."""
-    ensemble_note: str | None = None
-    """Why a better ensemble was not saved: it is above a limit, or there was no time."""
+    """The ensemble, a directory of the run, if it was asked for and is better on validation rows."""
     ensemble_members: tuple[int, ...] = ()
     ensemble_score: float | None = None
     """On validation rows."""
@@ -229,13 +239,12 @@ class SearchResult:
     test: TestResult | None = None
     test_evaluations: int = 0
     """How often models predicted the test rows, in this run and the ones it resumed."""
-    self_training: SelfTraining | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         find_metric(self.metric)
         _check_scores(self.test.scores if self.test else {}, self.metric)
-        for name in ("model", "model_from", "winner_model", "ensemble"):
+        for name in ("model", "model_from", "ensemble"):
             value = getattr(self, name)
             if value is not None and not is_bare_name(value):
                 raise ValueError(f"{name} must be a bare name inside the run; found {value!r}.")

@@ -15,7 +15,7 @@ from headhunt.modeling.architecture import MAX_INTEGER, is_number
 from headhunt.spec import Spec
 from headhunt.storage import read_json, write_json
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of every file in a run directory."""
 Data = TypeVar("Data")
 
@@ -54,10 +54,11 @@ def check_schema(schema: Any, where: Any) -> None:
     Raises:
         RunError: If the version differs.
     """
-    if schema == 1:
-        raise RunError(f"{where} was written by an unreleased version of Headhunt. Run the search again.")
     if schema != SCHEMA:
-        raise RunError(f"{where} must have schema {SCHEMA}; found {schema!r}. Update Headhunt.")
+        raise RunError(
+            f"{where} must have schema {SCHEMA}; found {schema!r}, of another version. "
+            "Update Headhunt, or run the search again."
+        )
 
 
 def dump(value: Any) -> Any:
@@ -97,7 +98,7 @@ def load(cls: type[Data], data: Any, where: str = "") -> Data:
         required = field.default is MISSING and field.default_factory is MISSING
         if required and field.name not in data:
             raise ValueError(f"{where}.{field.name} is missing.")
-    return cls(**{key: _load(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+    return cls(**{key: convert(hints[key], value, f"{where}.{key}") for key, value in data.items()})
 
 
 @cache
@@ -105,7 +106,8 @@ def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _load(hint: Any, value: Any, where: str) -> Any:
+def convert(hint: Any, value: Any, where: str) -> Any:
+    """Return a value of plain JSON data as a type; raise ValueError if it is of another."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -117,14 +119,14 @@ def _load(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
-        return _load(next(option for option in arguments if option is not type(None)), value, where)
+        return convert(next(option for option in arguments if option is not type(None)), value, where)
     if is_dataclass(hint):
         return load(hint, value, where)  # type: ignore[arg-type]
-    if origin in (list, tuple) and isinstance(value, list):
-        items = [_load(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin in (list, tuple) and isinstance(value, list | tuple):
+        items = [convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
         return items if origin is list else tuple(items)
     if origin is dict and isinstance(value, dict):
-        return {key: _load(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal and value in arguments:
         return value
     if hint is float and (value is None or is_number(value)):

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from headhunt.run.events import (
+    DISK,
+    STOPPED,
     Event,
     FinalTestRun,
+    JobFinished,
+    JobStarted,
     ModelSaved,
-    RequestFailed,
     RunResumed,
     RunStarted,
     SearchEnded,
@@ -25,9 +29,10 @@ from headhunt.run.events import (
 from headhunt.run.schema import RunError
 from headhunt.spec import Spec
 
-PLAIN, SOLVED, KNOWN = "plain", "solved", "known"  # origins of the baseline, of solved heads and of known recipes
+# Origins of the baseline, of solved heads, of word counts without an encoder, and of known recipes.
+PLAIN, SOLVED, WORDS, KNOWN = "plain", "solved", "words", "known"
 CONFIDENCE = 1.0  # standard errors below the score at which its lower bound lies
-RETRIES = {"lost": 3, "memory": 1}  # how often a trial with such an outcome runs again before the outcome counts
+RETRIES = {"lost": 3, "memory": 1}  # how often a trial runs a rung again after such an outcome before it counts
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,8 @@ class Trial:
     """The final outcome of each rung."""
     reached: int = -1
     """The highest rung ever started."""
-    losses: dict[int, int] = field(default_factory=dict)
-    """How often its worker died at each rung."""
-    out_of_memory: int = 0
-    """How often it ran out of memory."""
+    failures: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How often it failed in a way after which it is repeated, by rung and outcome."""
     attempts: int = 0
 
     @cached_property
@@ -103,30 +106,16 @@ class Trial:
     @property
     def gradient_accumulation_steps(self) -> int:
         """Number of micro-batches per step; doubled each time the trial ran out of memory."""
-        return int(2**self.out_of_memory)
+        return int(2 ** sum(count for (_, kind), count in self.failures.items() if kind == "memory"))
 
     def add_result(self, rung: int, outcome: Outcome) -> bool:
         """Record an outcome; return False if the rung is to be run again."""
-        if outcome.outcome == "lost":
-            self.losses[rung] = self.losses.get(rung, 0) + 1
-            if self.losses[rung] <= RETRIES["lost"]:
-                return False
-        if outcome.outcome == "memory":
-            self.out_of_memory += 1
-            if self.out_of_memory <= RETRIES["memory"]:
+        if outcome.outcome in RETRIES:
+            self.failures[rung, outcome.outcome] += 1
+            if self.failures[rung, outcome.outcome] <= RETRIES[outcome.outcome]:
                 return False
         self.results[rung] = outcome
         return True
-
-
-@dataclass(frozen=True)
-class SavedModel:
-    """The best model on disk while a search runs."""
-
-    folder: str
-    """Name of its directory among the models of the run."""
-    trial: int
-    """The trial it is of."""
 
 
 @dataclass
@@ -150,8 +139,14 @@ class State:
     """Seconds of searching until each final result, without pauses between a stop and a resume."""
     elapsed: float = 0.0
     """Seconds of searching so far, without pauses."""
-    model: SavedModel | None = None
+    model: ModelSaved | None = None
     """The best model on disk."""
+    jobs: dict[str, Outcome] = field(default_factory=dict)
+    """The final outcome of work beside the trials, by its key."""
+    active: dict[str, int] = field(default_factory=dict)
+    """Trial by the key of work beside the trials that was sent to a worker."""
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often such work ended with an outcome after which it is repeated, by key and outcome."""
     seconds: float = 0.0
     """Worker time of all results."""
     ended: str | None = None
@@ -220,7 +215,10 @@ class State:
             raise RunError(f"a result follows a start; found trial {event.trial} at rung {event.rung}")
         outcome = Outcome(event.outcome, event.score, event.seconds, event.examples, event.extra)
         self.seconds += outcome.seconds
+        known = event.rung in self.trials[event.trial].results  # made again, because its predictions were lost
         if self.trials[event.trial].add_result(event.rung, outcome):
+            if known:
+                return False
             self.settled.append((event.trial, event.rung))
             self.times.append(self.elapsed)
             return True
@@ -228,15 +226,24 @@ class State:
         return False
 
     def _model_saved(self, event: ModelSaved) -> None:
-        self.model = SavedModel(event.folder, event.trial)
+        self.model = event
 
-    def _request_failed(self, event: RequestFailed) -> None:
-        """Change nothing: the event is a record for people."""
+    def _job_started(self, event: JobStarted) -> None:
+        self.active[event.key] = event.trial
+
+    def _job_finished(self, event: JobFinished) -> bool:
+        self.active.pop(event.key, None)
+        work = event.key, event.outcome
+        self.failures[work] += 1
+        if event.outcome in (STOPPED, DISK) or self.failures[work] <= RETRIES.get(event.outcome, 0):
+            return False
+        self.jobs[event.key] = Outcome(event.outcome, None, event.seconds, event.examples, event.extra)
+        return True
 
     def _run_resumed(self, event: RunResumed) -> None:
         # Workers of the last writer are gone; that is not a failure of their trials.
         self.waiting = {**self.running, **self.waiting}
-        self.running = {}
+        self.running, self.active = {}, {}
         self.ended = None
 
     def _final_test_run(self, event: FinalTestRun) -> None:
@@ -272,7 +279,8 @@ _HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {
     TrialStarted: State._trial_started,
     TrialFinished: State._trial_finished,
     ModelSaved: State._model_saved,
-    RequestFailed: State._request_failed,
+    JobStarted: State._job_started,
+    JobFinished: State._job_finished,
     RunResumed: State._run_resumed,
     FinalTestRun: State._final_test_run,
     SearchEnded: State._search_ended,
@@ -282,11 +290,3 @@ _HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {
 def _rank(trial: Trial) -> tuple[int, float, int]:
     assert trial.best is not None
     return (*trial.best, -trial.number)
-
-
-def replay(events: Iterable[tuple[float, Event]]) -> State:
-    """Return the state after these events, each with its time."""
-    state = State()
-    for at, event in events:
-        state.apply(event, at)
-    return state

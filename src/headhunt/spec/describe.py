@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from headhunt.modeling.architecture import ACTIVATIONS, COMPARISONS, NORMS, POOLINGS, WINDOWS, EncoderShape
-from headhunt.spec.spec import FREEZES, STOPPINGS, TASK_SAMPLINGS, UNFREEZES, Spec
+from headhunt.modeling.architecture import ACTIVATIONS, COMPARISONS, NORMS, POOLINGS, WINDOWS, WORDS, EncoderShape
+from headhunt.spec.spec import FREEZES, TASK_SAMPLINGS, UNFREEZES, Spec
 
 
 def describe(spec: Spec) -> str:
@@ -16,37 +15,31 @@ def describe(spec: Spec) -> str:
         compared = f", siamese {head.siamese}" if head.siamese else ""
         layers = "all layers" if head.layers == "concat" else _layers_in_words(head.layers)
         compared += f", {head.windows} of windows" if head.windows else ""
+        if head.words == "alone":
+            return "word counts, no encoder"
+        compared += " and word counts" if head.words else ""
         return f"solved head on {layers}, {head.pooling.replace('_', '+')} pooling{compared}, encoder frozen"
-    words = [describe_shape(spec.shape)] if spec.shape else []
-    words.append("plain head" if head.plain else f"{head.pooling.replace('_', '+')} pooling")
-    if head.siamese:
-        words.append(f"siamese {head.siamese}")
-    if head.windows:
-        words.append(f"{head.windows} of windows")
-    if head.layers != 1:
-        words.append(_layers_in_words(head.layers))
-    for name, part in (("convolutions", head.convolutions), ("encoder blocks", head.blocks), ("MLP", head.mlp)):
-        if part is not None:
-            words.append(f"{name} with {_count(part.layers, 'layer')}")
+    parts = (("convolutions", head.convolutions), ("encoder blocks", head.blocks), ("MLP", head.mlp))
     frozen = {"none": "nothing frozen", "embeddings": "embeddings frozen", "all": "encoder frozen"}
-    words.append(frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"))
-    if recipe.task_layers:
-        copied = {"all": "all layers", "1": "the last layer"}.get(
-            str(recipe.task_layers), f"the last {recipe.task_layers} layers"
-        )
-        words.append(f"{copied} copied per task")
-    words.append(f"learning rate {recipe.learning_rate:.1g}")
-    if recipe.smart:
-        words.append("SMART")
-    if recipe.head_init == "solved":
-        words.append("from the solved head")
-    if recipe.standardize:
-        words.append("standardised")
-    if recipe.stopping:
-        words.append("best epoch")
-    if recipe.unfreeze:
-        words.append("unfrozen gradually")
-    return ", ".join(words)
+    copied = {"all": "all layers", "1": "the last layer"}
+    words = [
+        describe_shape(spec.shape) if spec.shape else None,
+        "plain head" if head.plain else f"{head.pooling.replace('_', '+')} pooling",
+        f"siamese {head.siamese}" if head.siamese else None,
+        f"{head.windows} of windows" if head.windows else None,
+        _layers_in_words(head.layers) if head.layers != 1 else None,
+        *(f"{name} with {_count(part.layers, 'layer')}" for name, part in parts if part is not None),
+        frozen.get(str(recipe.freeze), f"{recipe.freeze} layers frozen"),
+        copied.get(str(recipe.task_layers), f"the last {recipe.task_layers} layers") + " copied per task"
+        if recipe.task_layers
+        else None,
+        f"learning rate {recipe.learning_rate:.1g}",
+        "SMART" if recipe.smart else None,
+        "from the solved head" if recipe.head_init == "solved" else None,
+        "standardised" if recipe.standardize else None,
+        "unfrozen gradually" if recipe.unfreeze else None,
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def describe_shape(shape: EncoderShape) -> str:
@@ -85,7 +78,7 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
         "mix": "a learned mix of all layers",
         "concat": "all layers, each pooled by itself",
     }.get(head.layers, f"the mean of the last {head.layers} layers")
-    trained = FREEZES.get(str(recipe.freeze), f"the lowest {recipe.freeze} layers are frozen")
+    trained = _trained_part(recipe.freeze)
     if recipe.lora is not None:
         trained = f"low-rank updates of rank {recipe.lora.rank}"
     if spec.shape is not None:
@@ -130,73 +123,63 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
     if head.mlp is not None:
         title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
         drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
-    if recipe.is_solved:
-        trained_by = f"one linear layer, solved by {recipe.solver} regression"
-    else:
-        trained_by = f"one linear layer, dropout {head.dropout:.2g}"
+    if head.words is not None:
+        counts = {"stage": "words", "title": "word counts", "detail": WORDS[head.words]}
+        drawn = [drawn[0], counts] if head.words == "alone" else [*drawn, counts]
+    return [*drawn, _output_stage(spec, problem_type, labels)]
+
+
+def _output_stage(spec: Spec, problem_type: str, labels: int) -> dict[str, Any]:
+    """Return the last stage: what the model predicts, and how its last layer is trained."""
     output = {
         "single_label_classification": f"one of {labels} classes",
         "multi_label_classification": f"any of {labels} labels",
         "multi_task": f"one of {labels} tasks, each with a head of its own",
     }.get(problem_type, "a number")
-    drawn.append({"stage": "output", "title": output, "detail": trained_by})
-    return drawn
+    trained = f"dropout {spec.head.dropout:.2g}"
+    trained = f"solved by {spec.recipe.solver} regression" if spec.recipe.is_solved else trained
+    return {"stage": "output", "title": output, "detail": f"one linear layer, {trained}"}
 
 
 def recipe_words(spec: Spec) -> dict[str, str]:
     """Return the recipe of a candidate as names and values, without the parts that are off."""
-    recipe = asdict(spec.recipe)
-    length = f"{recipe['max_length']} tokens, cut " + (
-        "at the end" if recipe["truncation"] == "end" else "in the middle"
-    )
-    if spec.recipe.is_solved:
+    recipe = spec.recipe
+    length = f"{recipe.max_length} tokens, cut {'at the end' if recipe.truncation == 'end' else 'in the middle'}"
+    if recipe.is_solved:
         return {
-            "output layer": f"solved by {spec.recipe.solver} regression",
+            "output layer": f"solved by {recipe.solver} regression",
             "encoder": FREEZES["all"],
             "texts": length,
         }
     words = {
-        "learning rate": f"{recipe['learning_rate']:.2g}",
-        "head learning rate": f"× {recipe['head_lr_multiplier']:.3g}",
-    }
-    if recipe["layer_decay"] != 1:
-        words["layer decay"] = f"× {recipe['layer_decay']:g} per layer"
-    words |= {
-        "schedule": recipe["schedule"],
-        "warm-up": f"{recipe['warmup'] * 100:.0f}\N{NO-BREAK SPACE}% of the training",
-        "epochs": f"{recipe['epochs']:g}",
-        "batch size": str(recipe["batch_size"]),
-        "weight decay": f"{recipe['weight_decay']:g}",
-        "encoder": FREEZES.get(str(recipe["freeze"]), f"the lowest {recipe['freeze']} layers are frozen"),
+        "learning rate": f"{recipe.learning_rate:.2g}",
+        "head learning rate": f"× {recipe.head_lr_multiplier:.3g}",
+        "layer decay": f"× {recipe.layer_decay:g} per layer" if recipe.layer_decay != 1 else None,
+        "schedule": recipe.schedule,
+        "warm-up": f"{recipe.warmup * 100:.0f}\N{NO-BREAK SPACE}% of the training",
+        "epochs": f"{recipe.epochs:g}",
+        "batch size": str(recipe.batch_size),
+        "weight decay": f"{recipe.weight_decay:g}",
+        "encoder": _trained_part(recipe.freeze),
         "texts": length,
+        "LoRA": f"rank {recipe.lora.rank}, scale {recipe.lora.alpha:g}" if recipe.lora else None,
+        "SMART": f"weight {recipe.smart.weight:.3g}" if recipe.smart else None,
+        "contrastive loss": f"weight {recipe.contrastive:g}" if recipe.contrastive else None,
+        "encoder dropout": f"{recipe.encoder_dropout:g}" if recipe.encoder_dropout is not None else None,
+        "label smoothing": f"{recipe.label_smoothing:g}" if recipe.label_smoothing else None,
+        "class weights": "inverse to class frequency" if recipe.class_weights else None,
+        "first weights": "solved by ridge regression" if recipe.head_init == "solved" else None,
+        "features": "standardised over the training rows" if recipe.standardize else None,
+        "unfreezing": UNFREEZES[recipe.unfreeze] if recipe.unfreeze else None,
+        "layers of each task": str(recipe.task_layers) if recipe.task_layers else None,
+        "batches": TASK_SAMPLINGS[recipe.task_sampling] if recipe.task_sampling != "proportional" else None,
+        "pairs": "swapped at random during training" if recipe.swap_pairs else None,
     }
-    if recipe["lora"]:
-        words["LoRA"] = f"rank {recipe['lora']['rank']}, scale {recipe['lora']['alpha']:g}"
-    if recipe["smart"]:
-        words["SMART"] = f"weight {recipe['smart']['weight']:.3g}"
-    if recipe.get("contrastive"):
-        words["contrastive loss"] = f"weight {recipe['contrastive']:g}"
-    if recipe["encoder_dropout"] is not None:
-        words["encoder dropout"] = f"{recipe['encoder_dropout']:g}"
-    if recipe["label_smoothing"]:
-        words["label smoothing"] = f"{recipe['label_smoothing']:g}"
-    if recipe["class_weights"]:
-        words["class weights"] = "inverse to class frequency"
-    if recipe["head_init"] == "solved":
-        words["first weights"] = "solved by ridge regression"
-    if recipe["standardize"]:
-        words["features"] = "standardised over the training rows"
-    if recipe["stopping"]:
-        words["epoch"] = STOPPINGS[recipe["stopping"]]
-    if recipe["unfreeze"]:
-        words["unfreezing"] = UNFREEZES[recipe["unfreeze"]]
-    if recipe["task_layers"]:
-        words["layers of each task"] = str(recipe["task_layers"])
-    if recipe["task_sampling"] != "proportional":
-        words["batches"] = TASK_SAMPLINGS[recipe["task_sampling"]]
-    if recipe["swap_pairs"]:
-        words["pairs"] = "swapped at random during training"
-    return words
+    return {name: text for name, text in words.items() if text is not None}
+
+
+def _trained_part(freeze: int | str) -> str:
+    return FREEZES.get(str(freeze), f"the lowest {freeze} layers are frozen")
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,7 +6,6 @@ part is off. Parts that are off are then removed, so that the same candidate alw
 
 from __future__ import annotations
 
-import difflib
 import math
 import random
 import tomllib
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from headhunt.errors import SpecError
+from headhunt.errors import SpecError, did_you_mean
 from headhunt.modeling.architecture import (
     ACTIVATIONS,
     COMPARISONS,
@@ -25,18 +24,16 @@ from headhunt.modeling.architecture import (
     NORMS,
     POOLINGS,
     WINDOWS,
+    WORDS,
 )
 from headhunt.spec.leaves import Choice, Float, Int, Leaf, Log, Maybe, draw_leaf, end_of, parse_tree, plain_tree
 from headhunt.spec.spec import (
     FREEZES,
     HEAD_INITS,
+    NAMED_VALUES,
     SCHEDULES,
-    SOLVERS,
-    STOPPINGS,
     TASK_SAMPLINGS,
-    UNFREEZES,
     Spec,
-    refuse_renamed,
 )
 from headhunt.storage import check_nesting, read_json
 
@@ -58,6 +55,8 @@ class Space:
 
     name: str
     tree: dict[str, Any]
+    uniform: bool = False
+    """Whether random draws have optional parts and booleans on in half of all cases; one in three by default."""
 
     def __post_init__(self) -> None:
         _check(self.tree, Spec, "")
@@ -109,25 +108,38 @@ class Space:
         heads = _count(self.tree.get("shape", {})) * _count(self.tree.get("head", {}))
         return heads * (_count({"freeze": freeze}) if freeze is not None else 1)
 
+    def constants(self, part: str) -> dict[str, Any]:
+        """Return the values of a part that are not searched."""
+        return {
+            name: node for name, node in self.tree.get(part, {}).items() if not isinstance(node, Leaf | Maybe | dict)
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in a file."""
-        return {"schema": SCHEMA, "name": self.name, **plain_tree(self.tree)}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            **({"uniform": True} if self.uniform else {}),
+            **plain_tree(self.tree),
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], name: str = "own") -> Space:
         """Read the content of a TOML or JSON file.
 
         Raises:
-            SpecError: If a name is unknown or renamed, or a value does not make a valid spec.
+            SpecError: If a name is unknown, or a value does not make a valid spec.
         """
         data = dict(data)
         if data.pop("schema", SCHEMA) != SCHEMA:
             raise SpecError(f"A space must have schema {SCHEMA}.")
-        refuse_renamed(data)
-        name = data.pop("name", name)
-        if not isinstance(name, str):
-            raise SpecError(f"The name of a space must be a string; found {name!r:.80}.")
-        return cls(name, parse_tree(data, ""))
+        name, uniform = data.pop("name", name), data.pop("uniform", False)
+        if not (isinstance(name, str) and isinstance(uniform, bool)):
+            raise SpecError(
+                "The name of a space must be a string, and uniform must be true or false; "
+                f"found {name!r:.80} and {uniform!r:.80}."
+            )
+        return cls(name, parse_tree(data, ""), uniform)
 
     @classmethod
     def load(cls, name: str | Path, layers: int = 6, *, windows: bool = False) -> Space:
@@ -148,11 +160,10 @@ class Space:
                 raise SpecError(
                     f"The file of a space must exist; {str(name)!r} does not. Built in: {', '.join(NAMED)}."
                 )
-            near = difflib.get_close_matches(str(name), NAMED, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, NAMED)
             raise SpecError(f"A space must be {', '.join(NAMED)}, or a TOML or JSON file; found {str(name)!r}.{hint}")
         try:
-            data = read_json(path) if path.suffix == ".json" else _read_toml(path)
+            data = read_json(path) if path.suffix == ".json" else read_toml(path)
         except (OSError, ValueError) as error:
             raise SpecError(f"{path} must be TOML, or JSON with the suffix .json; it is not valid: {error}.") from None
         if not isinstance(data, dict):
@@ -160,7 +171,12 @@ class Space:
         return cls.from_dict(data, path.stem)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        ValueError: If it is not valid.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
@@ -207,8 +223,11 @@ def paper(layers: int = 6) -> Space:
                 "batch_size": 32,
                 "epochs": 10.0,
                 "schedule": "cosine",
+                "warmup": 0.0,
+                "weight_decay": 0.0,
             },
         },
+        uniform=True,
     )
 
 
@@ -347,8 +366,7 @@ def _check(tree: dict[str, Any], part_type: Any, path: str) -> None:
     known = {field.name for field in fields(part_type)}
     for key, node in tree.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Known names: {', '.join(sorted(known))}."
+            hint = did_you_mean(key, known, f" Known names: {', '.join(sorted(known))}.")
             raise SpecError(f"A space must use the field names of a spec; found {path}{key}.{hint}")
         inner = node.tree if isinstance(node, Maybe) else node
         nested = _dataclass_in(get_type_hints(part_type)[key])
@@ -381,16 +399,12 @@ def _dataclass_in(hint: Any) -> Any:
 
 # Explanations of values, for the printed tree of a space.
 MEANINGS = {
+    **NAMED_VALUES,
     "pooling": POOLINGS,
     "siamese": COMPARISONS,
     "windows": WINDOWS,
-    "schedule": SCHEDULES,
+    "words": WORDS,
     "freeze": FREEZES,
-    "solver": SOLVERS,
-    "head_init": HEAD_INITS,
-    "stopping": STOPPINGS,
-    "unfreeze": UNFREEZES,
-    "task_sampling": TASK_SAMPLINGS,
     "initial": INITIALS,
     "activation": ACTIVATIONS,
     "norm_position": NORM_POSITIONS,

@@ -39,28 +39,30 @@ FREEZES = {
 }
 SOLVERS = {
     "adamw": "gradient descent with AdamW",
-    "ridge": "ridge regression on the frozen encoder, solved in closed form",
+    "ridge": "ridge regression on the frozen encoder",
     "logistic": "logistic regression on the frozen encoder, for one of many classes",
 }
 ONE_CLASS = "single_label_classification"
 FEW_ROWS = 200  # up to which batches are small and a contrastive loss is tried first: benchmarks/testbed/few_shot.py
-MANY_CLASSES = 20  # with more, heads are solved by logistic regression, rates are higher, and the best score wins
+MANY_CLASSES = 20  # with more, heads are solved by logistic regression and rates are higher
 HEAD_INITS = {"random": "small random weights", "solved": "ridge regression on the pretrained encoder's features"}
-STOPPINGS = {
-    "best": "the weights of the epoch with the best score on held-out training rows are kept",
-    "plateau": "the same, and training stops after two epochs without a better score",
-}
 UNFREEZES = {"gradual": "layers are trained from the top, one more at a time, in the first half of the training"}
 TASK_SAMPLINGS = {
     "proportional": "batches of one task, in proportion to its rows",
     "sqrt": "batches of one task, in proportion to the square root of its rows",
     "sum": "one batch of every task in each step, gradients summed",
 }
+NAMED_VALUES = {
+    "schedule": SCHEDULES,
+    "solver": SOLVERS,
+    "head_init": HEAD_INITS,
+    "unfreeze": UNFREEZES,
+    "task_sampling": TASK_SAMPLINGS,
+}
+"""Values and their explanations, of the fields of a recipe that name one."""
 PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
 WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT
 WIDE = 768  # hidden size from which an encoder has that size
-# Fields of unreleased versions. Specs and spaces that use them are refused with the new name.
-RENAMED = {"rate": "learning_rate", "batch": "batch_size", "head_rate": "head_lr_multiplier"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,7 @@ class Recipe:
     label_smoothing: float = 0.0
     """Fraction of the target spread over all classes, 0 to 0.5. No effect in regression."""
     class_weights: bool = False
-    """Weight classes inversely to their frequency. No effect in regression."""
+    """Weight classes inversely to their frequency, or to its square root in a solved head. No effect in regression."""
     smart: Smart | None = None
     """Smoothness-inducing regularisation."""
     contrastive: float = 0.0
@@ -151,9 +153,6 @@ class Recipe:
     """Initial weights of the output layer; see HEAD_INITS. No effect with hidden layers."""
     standardize: bool = False
     """Scale the features that the head classifies by their mean and standard deviation over the training rows."""
-    stopping: str | None = None
-    """Choice of the epoch, on a tenth of the training rows that is held out; see STOPPINGS. No effect with fewer than
-    40 rows or with several tasks."""
     unfreeze: str | None = None
     """Gradual unfreezing; see UNFREEZES. The head is trained from the start; layers that `freeze` names never are."""
     task_layers: int | Literal["all"] = 0
@@ -171,7 +170,6 @@ class Recipe:
         )
         require(0.1 <= self.layer_decay <= 1, f"layer_decay must be 0.1 to 1; found {self.layer_decay}.")
         require(0 <= self.weight_decay <= 1, f"weight_decay must be 0 to 1; found {self.weight_decay}.")
-        one_of(self.schedule, SCHEDULES, "schedule")
         require(0 <= self.warmup <= 0.9, f"warmup must be 0 to 0.9; found {self.warmup}.")
         if isinstance(self.freeze, str):
             one_of(self.freeze, FREEZES, "freeze (or a number of layers)")
@@ -183,17 +181,13 @@ class Recipe:
         require(0 <= self.contrastive <= 100, f"contrastive must be 0 to 100; found {self.contrastive}.")
         require(8 <= self.max_length <= 32768, f"max_length must be 8 to 32768; found {self.max_length}.")
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
-        one_of(self.solver, SOLVERS, "solver")
-        one_of(self.head_init, HEAD_INITS, "head_init")
-        if self.stopping is not None:
-            one_of(self.stopping, STOPPINGS, "stopping")
-        if self.unfreeze is not None:
-            one_of(self.unfreeze, UNFREEZES, "unfreeze")
+        for name, known in NAMED_VALUES.items():
+            if (value := getattr(self, name)) is not None:
+                one_of(value, known, name)
         if isinstance(self.task_layers, str):
             one_of(self.task_layers, ("all",), "task_layers (or a number)")
         else:
             require(0 <= self.task_layers <= 128, f"task_layers must be 0 to 128; found {self.task_layers}.")
-        one_of(self.task_sampling, TASK_SAMPLINGS, "task_sampling")
 
     @property
     def is_solved(self) -> bool:
@@ -228,6 +222,10 @@ class Spec:
                 'An encoder with random weights must be trained: freeze "none", solver "adamw" and no lora; '
                 f"found freeze {recipe.freeze!r}, solver {recipe.solver!r} and {'a' if recipe.lora else 'no'} lora.",
             )
+        require(
+            head.words is None or self.recipe.is_solved,
+            f'words must be left out with solver "adamw": only a solved head counts them; found {head.words!r}.',
+        )
         if self.recipe.is_solved:
             trained = head.mlp or head.convolutions or head.blocks or head.layers == "mix"
             require(
@@ -260,10 +258,12 @@ class Spec:
         if self.shape is not None and self.shape != self.shape.canonical():
             return replace(self, shape=self.shape.canonical()).canonical(problem_type)
         if recipe.is_solved:
-            kept = {name: getattr(recipe, name) for name in ("solver", "max_length", "truncation")}
+            names = ("solver", "class_weights", "max_length", "truncation")
+            kept = {name: getattr(recipe, name) for name in names}
             if problem_type not in (None, ONE_CLASS):
-                kept["solver"] = "ridge"
-            return replace(self, head=replace(head, dropout=Head().dropout), recipe=Recipe(freeze="all", **kept))
+                kept |= {"solver": "ridge", "class_weights": False}
+            head = Head(words="alone") if head.words == "alone" else replace(head, dropout=Head().dropout)
+            return replace(self, head=head, recipe=Recipe(freeze="all", **kept))
         if head.mlp is not None or head.siamese in SIMILARITIES:
             recipe = replace(recipe, head_init="random")
         if head.plain or head.siamese in SIMILARITIES:
@@ -284,8 +284,6 @@ class Spec:
             recipe = replace(recipe, label_smoothing=0.0, class_weights=False)
         if problem_type not in (None, "multi_task"):
             recipe = replace(recipe, task_layers=0, task_sampling="proportional")
-        if problem_type == "multi_task":
-            recipe = replace(recipe, stopping=None)
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:
@@ -311,9 +309,8 @@ class Spec:
         """Read plain data strictly.
 
         Raises:
-            SpecError: If a key is unknown, renamed or missing, or a value has the wrong type.
+            SpecError: If a key is unknown or missing, or a value has the wrong type.
         """
-        refuse_renamed(data)
         try:
             return from_dict(cls, data).canonical()
         except ValueError as error:
@@ -364,7 +361,15 @@ def plain(encoder: str, rows: int = 500, recipe: int = 0, width: int = 384) -> S
     return Spec(encoder=encoder, recipe=Recipe(learning_rate=rate, epochs=epochs, batch_size=batch_size))
 
 
-def solved(encoder: str, *, pair: bool = False, classes: int = 2, last_layer: bool = False) -> Spec:
+def solved(
+    encoder: str,
+    *,
+    pair: bool = False,
+    classes: int = 2,
+    last_layer: bool = False,
+    words: str | None = None,
+    balanced: bool = False,
+) -> Spec:
     """Return the solved head: every layer of the frozen encoder, pooled in three ways, and one linear regression.
 
     Args:
@@ -372,20 +377,14 @@ def solved(encoder: str, *, pair: bool = False, classes: int = 2, last_layer: bo
         pair: Whether the task has two texts per row; both are then encoded separately and compared.
         classes: Number of classes if each row has one of them; many are told apart better by logistic regression.
         last_layer: Whether to use only the mean of the last layer with many classes, which is fast with many rows.
+        words: Word counts that are classified too, or alone; see `architecture.WORDS`.
+        balanced: Whether rare classes get more weight.
     """
     head = Head(layers="concat", pooling="cls_mean_max", siamese="combined" if pair else None)
     if classes > MANY_CLASSES and last_layer and not pair:
         head = Head(pooling="mean")
-    recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge")
-    return Spec(encoder=encoder, head=head, recipe=recipe).canonical()
-
-
-def refuse_renamed(data: Any, path: str = "") -> None:
-    """Raise `SpecError` if a spec or space uses a field name of an unreleased version, and give the new name."""
-    for key, value in data.items() if isinstance(data, dict) else ():
-        if key in RENAMED:
-            raise SpecError(f"{path}{key} was renamed to {RENAMED[key]}.")
-        refuse_renamed(value, f"{path}{key}.")
+    recipe = Recipe(solver="logistic" if classes > MANY_CLASSES else "ridge", class_weights=balanced)
+    return Spec(encoder=encoder, head=replace(head, words=words), recipe=recipe).canonical()
 
 
 def _dumps(data: dict[str, Any]) -> str:

@@ -10,6 +10,11 @@ from headhunt.study.candidates import Candidates, Params
 from headhunt.study.kernel_density import Encoding, KernelDensity
 from headhunt.study.strategies import RungModel, RungResults
 
+GOOD_FRACTION = 0.15  # of the results, which count as good
+SAMPLES = 64  # the best of which is proposed
+BANDWIDTH_FACTOR = 3.0  # of the bandwidth, for sampling
+MAX_RESULTS = 200  # of a rung, in the model
+
 
 class Bohb(RungModel):
     """BOHB as in Algorithm 2 of Falkner et al. (2018).
@@ -23,7 +28,7 @@ class Bohb(RungModel):
     - Rungs are asynchronous (ASHA), and one fold is the lowest. By default there is only the first of Hyperband's
       brackets. Cheap candidates start at the top rung.
     - A search may begin with known recipes.
-    - A model sees the best and the latest results, at most `max_results`.
+    - A model sees the best and the latest results, at most `MAX_RESULTS`.
     - The bandwidth of a categorical parameter does not depend on the order of its options, and is at most that of the
       uniform distribution.
 
@@ -31,11 +36,7 @@ class Bohb(RungModel):
         candidates: The candidates that may be proposed.
         seed: Random seed of the run.
         random_fraction: Fraction of proposals that are random.
-        good_fraction: Fraction of the results that count as good.
-        samples: Number of samples, the best of which is proposed.
-        bandwidth_factor: Factor of the bandwidth for sampling.
         min_points: N_min, the minimum number of points of a density. Defaults to d + 1.
-        max_results: Maximum number of results of a rung in the model.
     """
 
     def __init__(
@@ -43,14 +44,9 @@ class Bohb(RungModel):
         candidates: Candidates,
         seed: int = 0,
         random_fraction: float = 1 / 3,
-        good_fraction: float = 0.15,
-        samples: int = 64,
-        bandwidth_factor: float = 3.0,
         min_points: int | None = None,
-        max_results: int = 200,
     ) -> None:
-        super().__init__(candidates, seed, random_fraction, max_results)
-        self._good_fraction, self._samples, self._bandwidth_factor = good_fraction, samples, bandwidth_factor
+        super().__init__(candidates, seed, random_fraction, MAX_RESULTS)
         self._min_points = min_points
         self._encoding = Encoding(candidates)
 
@@ -61,7 +57,7 @@ class Bohb(RungModel):
     def propose(self, rung: int, number: int, rng: random.Random) -> Params:
         """Return the sample with the largest ratio of the densities of good and bad results."""
         good, bad = self._densities(rung, rng)
-        rows = self._candidate_rows(good, np.random.default_rng(rng.randrange(2**31)))
+        rows = good.sample(np.random.default_rng(rng.randrange(2**31)), SAMPLES, BANDWIDTH_FACTOR)
         best = int(np.argmax(good.log_density(rows) - bad.log_density(rows)))
         return self._encoding.params(rows[best])
 
@@ -73,14 +69,10 @@ class Bohb(RungModel):
         ranked = sorted(results.selected(), key=lambda item: (-item[1], item[0].number))
         rows = np.stack([self._encoding.row(result.params, result.active) for result, _ in ranked])
         least = self._n_min(results)
-        good = max(least, int(self._good_fraction * len(rows)))
+        good = max(least, int(GOOD_FRACTION * len(rows)))
         bad = max(least, len(rows) - good)
         options = self._encoding.options
         return (
             KernelDensity(self._encoding.impute(rows[:good], rng), options),
             KernelDensity(self._encoding.impute(rows[-bad:], rng), options),
         )
-
-    def _candidate_rows(self, good: KernelDensity, rng: np.random.Generator) -> np.ndarray:
-        """Return the rows to choose from; (samples, parameters)."""
-        return good.sample(rng, self._samples, self._bandwidth_factor)

@@ -59,8 +59,8 @@ class Candidates:
         max_epochs: Largest number of epochs that there is time for.
         classes: Number of classes, which decides how heads are solved.
         learned: Candidates that performed well in the user's own earlier searches, with any encoder.
-        last_layer: Whether solved heads of many classes use only the last layer.
-        grows: Whether the last training sees far more rows than candidates are compared on.
+        epochs: Number of epochs of every candidate; by default that of its recipe, as far as there is time.
+        balanced: Whether rare classes get more weight in solved heads.
     """
 
     def __init__(
@@ -78,15 +78,16 @@ class Candidates:
         max_epochs: float | None = None,
         classes: int = 2,
         learned: Sequence[Spec] = (),
-        last_layer: bool = False,
-        grows: bool = False,
+        epochs: float | None = None,
+        balanced: bool = False,
     ) -> None:
         self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.learned, self._last_layer, self._grows = tuple(learned), last_layer, grows
+        self.learned, self._epochs, self.balanced = tuple(learned), epochs, balanced
         self.classes = classes if problem_type == "single_label_classification" else 1
         self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
         self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
         self.encoders = tuple(encoders) or (self.encoder,)
+        self._known: dict[tuple[str, float | None, bool], list[tuple[Spec, Params]]] = {}
         space_length = space.tree.get("recipe", {}).get("max_length")
         self.max_length = max_length if space_length is None else None
         # If the space offers several lengths, the plain head reads the longest, so that it is at no disadvantage.
@@ -145,6 +146,8 @@ class Candidates:
     def _fitted(self, spec: Spec) -> Spec:
         """Return the spec with no more epochs than there is time for; frozen layers and a small encoder take less."""
         recipe = spec.recipe
+        if self._epochs is not None and not recipe.is_solved:
+            return replace(spec, recipe=replace(recipe, epochs=self._epochs))
         if self.max_epochs is None or recipe.freeze == "all":
             return spec
         frozen = recipe.freeze / self.layers if isinstance(recipe.freeze, int) else 0.0
@@ -155,10 +158,11 @@ class Candidates:
     def draw(self, rng: random.Random) -> Params:
         """Draw random parameters.
 
-        An optional component is left out two times in three, so that heads stay small.
+        An optional component is left out two times in three, so that heads stay small, unless the space is uniform.
         """
+        probability = 0.5 if self.space.uniform else OPTIONAL_PROBABILITY
         return {
-            path: rng.random() < OPTIONAL_PROBABILITY if is_switch(leaf) else value_at(leaf, rng.random())
+            path: rng.random() < probability if is_switch(leaf) else value_at(leaf, rng.random())
             for path, leaf in self.leaves.items()
         }
 
@@ -190,29 +194,51 @@ class Candidates:
         spec = plain(self.baseline_encoder, self.rows, recipe, self.width)
         return self._fitted(with_max_length(spec, self._plain_max_length))
 
-    def solved(self) -> list[Spec]:
-        """Return the solved head of every encoder, in the order of the encoders."""
-        last = self._last_layer
-        specs = [solved(each, pair=self.pair, classes=self.classes, last_layer=last) for each in self.encoders]
+    def solved(self, *, words: bool = True) -> list[Spec]:
+        """Return the solved head of every encoder, in the order of the encoders.
+
+        Args:
+            words: Whether to count words too.
+        """
+        counted = "beside" if words and self.counts_words else None
+        shared: dict[str, Any] = {"pair": self.pair, "classes": self.classes, "words": counted}
+        specs = [solved(each, balanced=self.balanced, **shared) for each in self.encoders]
         return [with_max_length(spec, self._plain_max_length) for spec in specs]
+
+    @property
+    def counts_words(self) -> bool:
+        """Whether word counts can be part of a solved head: several tasks have none."""
+        return self.problem_type != "multi_task"
+
+    def words(self) -> Spec:
+        """Return the model of word counts alone, which needs no pass through the encoder."""
+        spec = solved(self.baseline_encoder, classes=self.classes, words="alone", balanced=self.balanced)
+        return with_max_length(spec, self._plain_max_length)
 
     @property
     def epochs(self) -> float:
         """Number of epochs that the space sets for its candidates, where there is time for them."""
         return self._first_recipe().epochs
 
-    def known_recipes(self, *, learned: bool = True) -> Iterator[tuple[Spec, Params]]:
-        """Yield recipes that performed well on other tasks, in the order to try them.
+    def known_recipes(self, *, learned: bool = True) -> list[tuple[Spec, Params]]:
+        """Return recipes that performed well on other tasks, in the order to try them.
 
         Recipes that the space cannot express are left out.
 
         Args:
             learned: Whether to include candidates of the user's own earlier searches.
         """
+        key = self.encoder, self.max_epochs, learned
+        if key not in self._known:
+            self._known[key] = list(self._find_known_recipes(learned))
+        return self._known[key]
+
+    def _find_known_recipes(self, learned: bool) -> Iterator[tuple[Spec, Params]]:
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
-        base = replace(base, recipe=replace(base.recipe, epochs=self.epochs, batch_size=self._batch_size()))
-        few_epochs = self._fitted(base).recipe.epochs <= FEW_EPOCHS and not self._grows
+        shared = {"epochs": self.epochs, "batch_size": self._batch_size(), **self.space.constants("recipe")}
+        base = replace(base, recipe=replace(base.recipe, **shared))
+        few_epochs = self._fitted(base).recipe.epochs <= FEW_EPOCHS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
@@ -221,24 +247,10 @@ class Candidates:
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
             params = self.express(spec)
-            if params is None or spec.hash in seen or (self._grows and starts_ahead(spec)):
+            if params is None or spec.hash in seen:
                 continue
             seen.add(spec.hash)
             yield spec, params
-
-    def first_recipes(self) -> list[Spec]:
-        """Return the known recipes that are best on other data: fine-tuning below a pooled head, from either start.
-
-        A space that cannot express them has none, whatever else it has.
-        """
-        specs = (spec for spec, _ in self.known_recipes(learned=False))
-        return [spec for spec in specs if spec.recipe.standardize and not spec.recipe.contrastive]
-
-    def best_for_few_rows(self) -> tuple[Spec, Params] | None:
-        """Return the recipe that is best on other data with few rows; None with more rows, or if it does not apply."""
-        if self.rows > FEW_ROWS:
-            return None
-        return next(((spec, params) for spec, params in self.known_recipes() if spec.recipe.contrastive), None)
 
     def _batch_size(self) -> int:
         """Return the batch size of the plain head, or the first one of the space if it does not have that."""
@@ -254,15 +266,6 @@ class Candidates:
         leaf = self.leaves.get("recipe.freeze")
         options = leaf.options if isinstance(leaf, Choice) else ()
         return sorted(option for option in options if isinstance(option, int))
-
-
-def starts_ahead(spec: Spec) -> bool:
-    """Return whether a candidate trains the encoder from a solved head.
-
-    It is ahead of others on few rows and behind them on many, so that a small sample misleads:
-    benchmarks/testbed/samples.py.
-    """
-    return spec.recipe.head_init == "solved" and spec.recipe.freeze != "all"
 
 
 def _encoder_of(space: Space, otherwise: str) -> str:

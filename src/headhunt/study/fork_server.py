@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,10 @@ import weakref
 from collections.abc import Iterator
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+from headhunt.errors import ModelError
 
 CLOSE_TIMEOUT = 5.0  # seconds for the process to end
 # The path of the modules comes first, since the driver may have changed its own.
@@ -26,6 +30,21 @@ sys.path[:] = driver.recv()
 from headhunt.study.local_executor import serve
 serve(driver)
 """
+TOKENIZER_SECONDS = 60
+TOKENIZER_BYTES = 3 << 30  # of address space
+TRY = """
+import sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+except ImportError:  # Windows
+    pass
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_buffer(sys.stdin.buffer.read())
+characters = "".join(map(chr, [*range(32, 127), *range(160, 592), 0x4E00, 0x3042, 0x1F600]))
+tokenizer.encode_batch([characters, "a" * 64 + " " * 64 + "!", "a short text, and 2 words", ""])
+"""
+_harmless: set[bytes] = set()  # digests of tokenizers that were tried
 
 
 class ForkServer:
@@ -43,7 +62,7 @@ class ForkServer:
         self._driver, server = Pipe()
         # A worker has one core. Libraries that start threads when they are loaded must know.
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
-        command = [sys.executable, "-c", START, str(server.fileno())]
+        command = python_command(START, str(server.fileno()))
         quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         # In a session of its own, Ctrl-C in the terminal reaches the driver only, which then stops the workers.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with a constant program
@@ -92,10 +111,45 @@ class ForkServer:
                 self._driver.send(message)
 
 
+def python_command(program: str, *arguments: str) -> list[str]:
+    """Return the command of a child process. It never loads a module from the current directory."""
+    return [sys.executable, "-P", "-c", program, *arguments]
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process, unless it has ended."""
     process.kill()
     process.wait()
+
+
+def check_tokenizer(path: Path) -> None:
+    """Try a tokenizer that may be hostile in a process with limits: it can grow without end, or stop for ever.
+
+    Args:
+        path: Its tokenizer.json; a missing file is not checked.
+
+    Raises:
+        ModelError: If it fails on ordinary texts.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    digest = hashlib.sha256(content).digest()
+    if not content or digest in _harmless:
+        return
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        done = subprocess.run(  # noqa: S603 - this interpreter, with a constant program
+            python_command(TRY, str(TOKENIZER_BYTES)),
+            input=content,
+            capture_output=True,
+            env=environment,
+            timeout=TOKENIZER_SECONDS,
+        )
+        reason = "" if not done.returncode else done.stderr.decode(errors="replace").strip() or "it ran out of memory"
+    except subprocess.TimeoutExpired:
+        reason = f"it takes more than {TOKENIZER_SECONDS} s for a short text"
+    if reason:
+        raise ModelError(f"its tokenizer cannot be used: {reason.splitlines()[-1]}")
+    _harmless.add(digest)
 
 
 def is_available() -> bool:

@@ -22,7 +22,7 @@ from headhunt.study.candidates import Candidates, Params, first_value
 from headhunt.study.strategies import RungModel, RungResults
 
 # Optuna logs every new study, and each proposal creates one.
-logging.getLogger("optuna.storages._in_memory").setLevel(logging.WARNING)
+logging.getLogger("optuna.storages").setLevel(logging.WARNING)
 
 
 class _ReadOnlyStorage(optuna.storages.InMemoryStorage):
@@ -54,16 +54,18 @@ class OptunaModel(RungModel):
 
     conditional: ClassVar[bool]
     """Whether the sampler models parameters that only some candidates have."""
+    default_results: ClassVar[int]
+    """Results of a rung that the sampler sees by default."""
 
     def __init__(
         self,
         candidates: Candidates,
-        seed: int,
-        random_fraction: float,
-        max_results: int,
-        n_startup_trials: int,
+        seed: int = 0,
+        random_fraction: float = 0.0,
+        max_results: int | None = None,
+        n_startup_trials: int = 10,
     ) -> None:
-        super().__init__(candidates, seed, random_fraction, max_results)
+        super().__init__(candidates, seed, random_fraction, max_results or self.default_results)
         self._n_startup_trials = n_startup_trials
         self._optuna_trials: dict[int, FrozenTrial] = {}
         self._distributions = {path: to_distribution(leaf) for path, leaf in candidates.leaves.items()}
@@ -78,9 +80,8 @@ class OptunaModel(RungModel):
         Higher rungs have few results, all of them good: these samplers would then look for candidates that are unlike
         most of them.
         """
-        counts = {rung: results.count for rung, results in self.results.items()}
-        most = max(counts, key=lambda rung: (counts[rung], rung), default=None)
-        return most if most is not None and counts[most] >= self._n_startup_trials else None
+        count, most = max(((results.count, rung) for rung, results in self.results.items()), default=(0, None))
+        return most if count >= self._n_startup_trials else None
 
     def propose(self, rung: int, number: int, rng: random.Random) -> Params:
         """Return parameters that the sampler proposes; random ones where it has seen no value."""
@@ -90,9 +91,11 @@ class OptunaModel(RungModel):
         sampler = self._sampler(rng.randrange(2**31))
         sampler.infer_relative_search_space(study, new_trial)
         sampled = sampler.sample_relative(study, new_trial, self._distributions)
-        leaves = self.candidates.leaves
-        values = {path: _from_optuna_value(leaves[path], value) for path, value in sampled.items()}
-        return self.candidates.draw(rng) | values
+        leaves = {path: self.candidates.leaves[path] for path in sampled}
+        return self.candidates.draw(rng) | {
+            path: leaf.options[sampled[path]] if isinstance(leaf, Choice) else sampled[path]
+            for path, leaf in leaves.items()
+        }
 
     def _sampler(self, seed: int) -> BaseSampler:
         raise NotImplementedError
@@ -137,48 +140,27 @@ class Tpe(OptunaModel):
     """TPE (Bergstra et al. 2011), with one multivariate density per group of parameters that occur together."""
 
     conditional = True
-
-    def __init__(
-        self,
-        candidates: Candidates,
-        seed: int = 0,
-        random_fraction: float = 0.0,
-        max_results: int = 200,
-        n_startup_trials: int = 10,
-    ) -> None:
-        super().__init__(candidates, seed, random_fraction, max_results, n_startup_trials)
+    default_results = 200
 
     def _sampler(self, seed: int) -> BaseSampler:
-        return make_tpe_sampler(optuna.samplers.TPESampler, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=1, multivariate=True, group=True, constant_liar=True
+            )
 
 
 class Gp(OptunaModel):
     """A Gaussian process. Parameters without effect have the same value in all candidates.
 
-    Its cost grows with the cube of the number of results, so `max_results` is small.
+    Its cost grows with the cube of the number of results, so there are few.
     """
 
     conditional = False
-
-    def __init__(
-        self,
-        candidates: Candidates,
-        seed: int = 0,
-        random_fraction: float = 0.0,
-        max_results: int = 80,
-        n_startup_trials: int = 10,
-    ) -> None:
-        super().__init__(candidates, seed, random_fraction, max_results, n_startup_trials)
+    default_results = 80
 
     def _sampler(self, seed: int) -> BaseSampler:
         return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
-
-
-def make_tpe_sampler(sampler: type[optuna.samplers.TPESampler], seed: int) -> optuna.samplers.TPESampler:
-    """Return a TPE sampler that models groups of parameters which occur together."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return sampler(seed=seed, n_startup_trials=1, multivariate=True, group=True, constant_liar=True)
 
 
 def to_distribution(leaf: Leaf) -> BaseDistribution:
@@ -193,7 +175,3 @@ def to_distribution(leaf: Leaf) -> BaseDistribution:
 def to_optuna_value(leaf: Leaf, value: Any) -> Any:
     """Return a choice as its index, because Optuna does not distinguish 1 from True; other values unchanged."""
     return leaf.options.index(value) if isinstance(leaf, Choice) else value
-
-
-def _from_optuna_value(leaf: Leaf, value: Any) -> Any:
-    return leaf.options[value] if isinstance(leaf, Choice) else value

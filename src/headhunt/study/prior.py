@@ -31,7 +31,6 @@ class Prior(Bohb):
         change: Probability that a parameter is changed.
         deviation: Standard deviation of a change, relative to the range of a numeric parameter.
         model_fraction: Fraction of BOHB's model among proposals that are neither random nor from known recipes.
-        max_results: Maximum number of results of a rung in the model.
     """
 
     def __init__(
@@ -42,16 +41,15 @@ class Prior(Bohb):
         change: float = 0.3,
         deviation: float = 0.2,
         model_fraction: float = 0.5,
-        max_results: int = 200,
     ) -> None:
-        super().__init__(candidates, seed, random_fraction, max_results=max_results)
+        super().__init__(candidates, seed, random_fraction)
         self._change, self._deviation, self._model_fraction = change, deviation, model_fraction
-        self._recipes: dict[tuple[str, float | None], list[Params]] = {}  # by encoder and epochs
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Propose a candidate from one of the four sources."""
         rng = self.rng(number, attempt)
-        recipes, incumbents = self._known_recipes(), self.incumbents()
+        recipes = [params for _, params in self.candidates.known_recipes()]
+        incumbents = self.incumbents()
         if rng.random() < self.random_fraction or not (recipes or incumbents):
             return Proposal(self.candidates.draw(rng), "random")
         if recipes and rng.random() < self.prior_weight():
@@ -98,9 +96,3 @@ class Prior(Bohb):
     def _incumbent_rung(self) -> int | None:
         enough = (rung for rung, results in self.results.items() if results.count >= MIN_RESULTS)
         return max(enough, default=None)
-
-    def _known_recipes(self) -> list[Params]:
-        key = self.candidates.encoder, self.candidates.max_epochs
-        if key not in self._recipes:
-            self._recipes[key] = [params for _, params in self.candidates.known_recipes()]
-        return self._recipes[key]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from headhunt.run.state import State, Trial
 from headhunt.study.baselines import Baselines
 from headhunt.study.budget import TimeBudget
 from headhunt.study.ladder import Ladder, Rungs
-from headhunt.study.runtime_estimates import full_budget_seconds
 
 
 class Promotions:
@@ -18,25 +15,26 @@ class Promotions:
         rungs: The results by rung.
 
     Args:
-        state: Returns the state of the search.
+        state: The state of the search.
         ladder: The rungs as fractions of full training.
         baselines: The plain and the solved heads.
         budget: The time of the search.
-        cumulative: Whether each rung continues the one below; otherwise it starts again.
     """
 
     def __init__(
         self,
-        state: Callable[[], State],
+        state: State,
         ladder: Ladder,
         baselines: Baselines,
         budget: TimeBudget,
-        *,
-        cumulative: bool = True,
     ) -> None:
         self.rungs = Rungs(ladder)
         self._state, self._ladder, self._baselines, self._budget = state, ladder, baselines, budget
-        self._cumulative = cumulative
+
+    @property
+    def _cumulative(self) -> bool:
+        """Whether each rung continues the one below; otherwise it starts again, with more rows."""
+        return self._baselines.plan is None or self._baselines.plan.cross_validates
 
     def started(self, trial: Trial, rung: int) -> None:
         """Record that a trial has started a rung, so that it is not promoted to it again."""
@@ -48,15 +46,13 @@ class Promotions:
 
     def next(self) -> tuple[int, int] | None:
         """Return the trial to promote and its new rung, if there is one that ends in time."""
-        if (promotion := self._baselines.next_of_solved()) is not None:
-            return promotion
         if (promotion := self._baselines.next_of_plain()) is not None and self._fits(promotion[0]):
             return promotion
         while (promotion := self.rungs.next_promotion()) is not None:
             number, rung = promotion
             if self._fits(number):
                 return promotion
-            self.started(self._state().trials[number], rung)  # it is not promoted this time
+            self.started(self._state.trials[number], rung)  # it is not promoted this time
         return None
 
     def last(self) -> tuple[int, int] | None:
@@ -65,7 +61,7 @@ class Promotions:
         Used towards the end, when a new trial could not reach the top rung any more. Of the plain heads only the better
         one goes on, at any time.
         """
-        plain, trials = self._state().plain, self._state().trials
+        plain, trials = self._state.plain, self._state.trials
         for rung in range(self._ladder.top - 1, -1, -1):
             least = plain.lower_bound(rung) if plain is not None else None
             for number, score in self.rungs.waiting(rung):
@@ -76,12 +72,19 @@ class Promotions:
         return None
 
     def full_budget_seconds(self, trial: Trial, rung: int) -> float | None:
-        """Extrapolate a trial's seconds of full training from its results up to a rung."""
-        return full_budget_seconds(trial, self._ladder.fractions, rung, cumulative=self._cumulative)
+        """Extrapolate a trial's seconds of full training from its results up to a rung; None without one there."""
+        if rung not in trial.results:
+            return None
+        spent = sum(
+            result.seconds
+            for step, result in trial.results.items()
+            if step == rung or (step < rung and self._cumulative)
+        )
+        return spent / self._ladder.fractions[rung]
 
     def _fits(self, number: int) -> bool:
         """Return whether there is time to train a trial from where it stands to the top rung."""
-        trial = self._state().trials[number]
+        trial = self._state.trials[number]
         seconds = self.full_budget_seconds(trial, trial.reached)
         done = self._ladder.fractions[trial.reached] if self._cumulative else 0.0
         return self._budget.fits(None if seconds is None else seconds * (1 - done))

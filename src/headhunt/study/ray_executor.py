@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headhunt.study.requests import Request
 from headhunt.study.worker_pool import Worker, WorkerDiedError, WorkerPool, default_workers
 
 OBJECT_STORE_BYTES = 100 << 20  # Ray transfers only requests and outcomes
+OLDEST_RAY = (2, 52)  # the first whose servers ask for a token
 CONNECT_TIMEOUT = 5.0  # seconds to reach a cluster
 
 
@@ -42,7 +44,7 @@ class RayExecutor(WorkerPool):
     def __init__(
         self, target: str, settings: Mapping[str, Any], *, workers: int | None = None, address: str | None = None
     ) -> None:
-        ray, self._started_ray = connect(address, workers, "search with workers=0")
+        ray, self._started_ray = connect(address, workers, "search with 0 workers")
         self._ray = ray
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
@@ -110,17 +112,27 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
         The module `ray`, and whether this call started Ray or connected to it.
 
     Raises:
-        HeadhuntError: If Ray is not installed or does not start.
+        HeadhuntError: If Ray is not installed or does not start, or if a cluster obeys everyone who reaches it.
     """
+    address = None if address == "local" else address
+    if address and os.environ.get("RAY_AUTH_MODE") != "token":
+        raise HeadhuntError(
+            "A Ray cluster runs any code that reaches it, so it must ask for a token. Start it, and this program, with "
+            "the environment variable RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN."
+        )
+    if not address:  # Ray listens on all addresses of this machine
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # do not hide GPUs from workers that reserve none
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
         raise HeadhuntError(f"Workers need Ray: pip install ray. Or {alternative}.") from None
+    if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST_RAY:
+        raise HeadhuntError(f"Workers need Ray 2.52 or later; found {ray.__version__}. pip install --upgrade ray")
     if ray.is_initialized():
         return ray, False
-    address = None if address == "local" else address
     local = {
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE_BYTES,
@@ -134,7 +146,7 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         if address:
             message = f"No Ray cluster can be reached at {address}: {reason}. "
-            message += "Check ray=, or leave it out to use this machine."
+            message += "Check the address, or leave it out to use this machine."
         else:
             message = f"Ray cannot be started on this machine: {reason}. Try again, or {alternative}."
         raise HeadhuntError(message) from None

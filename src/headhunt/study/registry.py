@@ -5,21 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from headhunt.errors import HeadhuntError
+from headhunt.run.settings import STRATEGIES
 from headhunt.study.bohb import Bohb
 from headhunt.study.candidates import Candidates
 from headhunt.study.prior import Prior
 from headhunt.study.strategies import Evolution, Grid, Random, Reinforce, Strategy
-
-STRATEGIES = {
-    "prior": "variations of known recipes and of the best results so far, random draws, and the model of bohb",
-    "bohb": "Bayesian optimization with kernel densities of the highest rung that has enough results",
-    "random": "random search",
-    "grid": "grid of at most three values per parameter, in random order",
-    "evolution": "regularized evolution: change one choice of the best among a few recent candidates",
-    "tpe": "Bayesian optimization (TPE)",
-    "gp": "Bayesian optimization with a Gaussian process",
-    "reinforce": "policy gradient: one distribution per parameter, moved towards scores above average",
-}
 
 
 def create_strategy(name: str, candidates: Candidates, seed: int = 0, **options: Any) -> Strategy:

@@ -1,5 +1,7 @@
 """The requests that a search sends to its workers, one type per job.
 
+A request names all files that it reads and makes, so that it can be sent again: its `key` says whether it was done.
+
 The clocks of two machines may differ by hours. A request that is sent to another process therefore carries the seconds
 until its deadline, and is received with a deadline on the clock of that process.
 """
@@ -23,8 +25,6 @@ class Request:
     trial: int
     spec: Spec
     seed: int
-    init_seed: int | None = None
-    """Seed of the initial weights, if it is not `seed`."""
     gradient_accumulation_steps: int = 1
     """Number of micro-batches per step, to save memory."""
     rows: int | None = None
@@ -36,6 +36,14 @@ class Request:
     """Seconds after which the executor replaces a worker that does not respond."""
     threads: int | None = None
     """Threads of the worker while it runs this request; None for as many as it has otherwise."""
+    alone: bool = False
+    """Whether nothing runs beside it, so that it can have all threads of this machine."""
+    elastic: bool = False
+    """Whether the number of training steps is fitted to the deadline; otherwise the work is cut off there."""
+    finishing: float = 0.0
+    """Seconds before the deadline at which an elastic training ends, for what follows it."""
+    repeats: bool = False
+    """Whether the work is done again although it was done before; what it made is kept until then."""
 
     def __getstate__(self) -> dict[str, Any]:
         left = None if self.deadline is None else self.deadline - steady_time()
@@ -49,6 +57,16 @@ class Request:
     def name(self) -> str:
         """The name of the job, for records."""
         return type(self).__name__
+
+    @property
+    def makes(self) -> Path | None:
+        """The file or folder that shows that the work was done; None if only its outcome counts."""
+        return None
+
+    @property
+    def key(self) -> str:
+        """The name of the work: no work is done twice."""
+        return f"{self.name}/{self.makes.name if self.makes else self.trial}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,67 +82,53 @@ class EvaluateTrial(Request):
     """Directory of the state to continue from; if it is missing, training starts from the seed."""
     predictions: Path | None = None
     """File for the predictions."""
+    out: Path | None = None
+    """Folder for the model, where a candidate is trained once and not on several folds."""
     left_out: int | None = None
     """Several tasks: number of the task whose rows are not trained on; None trains on all."""
+    recorded: bool = True
+    """Whether the score is a result of the trial; if not, only the predictions count."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatPredictions(Request):
-    """Make the predictions of a settled trial again, because the file cannot be read."""
-
-    rung: int
-    fraction: float
-    predictions: Path
-    checkpoint: Path | None = None
-    """Directory of the trial's state, if there is one."""
+    @property
+    def makes(self) -> Path | None:
+        """The predictions."""
+        return self.predictions
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitAllRows(Request):
-    """Train a candidate on all rows and save the model."""
+    """Train a candidate on all rows, or all but the held-out ones, and save the model."""
 
     out: Path
-    keep_unfinished: bool = False
-    """Whether a model whose training was cut off by the deadline is saved all the same."""
-    validation_predictions: Path | None = None
-    """File for predictions of the validation rows, which are then not trained on."""
+    predictions: Path | None = None
+    """File for predictions of the held-out rows; None if all rows are trained on."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class AverageModels(Request):
-    """Average the weights of a candidate's models, if the average predicts as they do."""
-
-    models: tuple[Path, ...]
-    out: Path
-    checked_rows: int = 100
-    """Number of texts that the predictions are compared on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SaveFirstFold(Request):
-    """Save the model of a candidate's first fold."""
-
-    checkpoint: Path
-    out: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class SaveAllFolds(Request):
-    """Save a model of each of a candidate's folds, as members of an ensemble."""
-
-    checkpoint: Path
-    out: Path
+    @property
+    def makes(self) -> Path:
+        """The model."""
+        return self.out
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinModels(Request):
-    """Replace the saved models in a folder by one model, their ensemble, if it is within the limits."""
+    """Join saved models into one, their ensemble, if it is within the limits."""
 
-    folder: Path
+    members: tuple[Path, ...]
+    out: Path
     facts: Mapping[str, Any]
     """Further data to save with the ensemble."""
     decisions: Decisions = field(default_factory=Decisions)
     """Fitted on the mean of the members' outputs."""
+
+    @property
+    def makes(self) -> Path:
+        """The ensemble."""
+        return self.out
+
+    @property
+    def key(self) -> str:
+        """The name of the work: other members make another ensemble."""
+        return f"{self.name}/{'+'.join(member.name for member in self.members)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +138,10 @@ class PredictTestRows(Request):
     model: Path
     predictions: Path
 
-
-@dataclass(frozen=True, kw_only=True)
-class PredictTestRowsByFold(Request):
-    """Predict the test rows with the model of each fold of a checkpoint."""
-
-    checkpoint: Path
-    predictions: Path
+    @property
+    def makes(self) -> Path:
+        """The predictions."""
+        return self.predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,38 +155,15 @@ class PretrainEncoder(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainStudent(Request):
-    """Train a candidate on labels and on a teacher's outputs for unlabelled texts; `spec` is the teacher's."""
-
-    texts: int
-    """Number of unlabelled texts."""
-    student: Spec
-    """The candidate that is trained."""
-    fold: int | None = None
-    """The fold to train on, with the candidate's own model of this fold as the teacher; None is all rows."""
-    checkpoint: Path | None = None
-    """Directory of the state at the end of every fold."""
-    model: Path | None = None
-    """The teacher of a student on all rows."""
-    predictions: Path | None = None
-    """File for the predictions of the rows left out of the fold."""
-    out: Path | None = None
-    """Folder of a student on all rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasureCost(Request):
-    """Measure latency, size and FLOPs of a candidate."""
+    """Measure latency, size and FLOPs of a saved model."""
 
+    model: Path
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateTfidf(Request):
-    """Evaluate TF-IDF with a linear model, as a reference; the candidate plays no part."""
-
-    predictions: Path
-    """File for its predictions of validation rows."""
-    test_predictions: Path | None = None
-    """File for its predictions of the test rows."""
+    @property
+    def key(self) -> str:
+        """The name of the work."""
+        return f"{self.name}/{self.model.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headhunt.modeling.architecture import EncoderShape
-from headhunt.run.state import Trial
 
 TUNED, FROZEN, SOLVED, BUILT = "tuned", "frozen", "solved", "built"
 WINDOW = 101  # number of latest results that an estimate uses
@@ -82,28 +81,6 @@ class RuntimeEstimates:
         if shape := spec.get("shape"):
             factor *= EncoderShape(**shape).cost(self._layers, self._width)
         return float(recipe["epochs"] * (layers + HEAD_COST) * factor)
-
-
-def full_budget_seconds(
-    trial: Trial, fractions: tuple[float, ...], rung: int, *, cumulative: bool = True
-) -> float | None:
-    """Extrapolate a trial's seconds of full training from its results up to a rung.
-
-    Args:
-        trial: The trial.
-        fractions: Fraction of full training at the end of each rung.
-        rung: The last rung to use.
-        cumulative: Whether each rung continues the one below; otherwise it starts again.
-
-    Returns:
-        None if the trial has no result at this rung.
-    """
-    if rung not in trial.results:
-        return None
-    if not cumulative:
-        return trial.results[rung].seconds / fractions[rung]
-    spent = sum(result.seconds for step, result in trial.results.items() if step <= rung)
-    return spent / fractions[rung]
 
 
 def worker_timeout(seconds: float | None) -> float | None:

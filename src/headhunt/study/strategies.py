@@ -21,6 +21,7 @@ from headhunt.study.candidates import Candidates, Params, count_values, position
 
 MUTATION_SCALE = 0.2  # standard deviation of a mutation, relative to the range of a parameter
 MAX_ADVANTAGE = 3.0  # standard deviations, so that one outlier does not decide the policy
+COMPARED = 200  # latest scores that a new one is compared with
 
 
 @dataclass(frozen=True)
@@ -272,25 +273,6 @@ class Evolution(Strategy):
         return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))
 
 
-class _Statistics:
-    """Mean and variance of scores, by Welford's update, and the worst of them."""
-
-    def __init__(self) -> None:
-        self._count, self._mean, self._squared_deviations, self.worst = 0, 0.0, 0.0, math.inf
-
-    def add(self, score: float) -> float:
-        """Add a score; return how many standard deviations it is above the mean of the earlier ones."""
-        variance = self._squared_deviations / self._count if self._count else 1.0
-        standardized = (score - self._mean) / math.sqrt(max(variance, 1e-12))
-        advantage = max(-MAX_ADVANTAGE, min(MAX_ADVANTAGE, standardized)) if self._count > 1 else 0.0
-        self.worst = min(self.worst, score)
-        self._count += 1
-        difference = score - self._mean
-        self._mean += difference / self._count
-        self._squared_deviations += difference * (score - self._mean)
-        return advantage
-
-
 class Reinforce(Strategy):
     """REINFORCE with one categorical distribution per parameter. A score is compared with others of its rung.
 
@@ -305,7 +287,7 @@ class Reinforce(Strategy):
         super().__init__(candidates, seed)
         self._learning_rate = learning_rate
         self._logits = {path: np.zeros(_count_bins(leaf, bins)) for path, leaf in candidates.leaves.items()}
-        self._scores: dict[int, _Statistics] = {}  # by rung
+        self._scores: dict[int, deque[float]] = {}  # by rung
 
     def ask(self, number: int, attempt: int = 0) -> Proposal:
         """Sample from the policy."""
@@ -320,11 +302,14 @@ class Reinforce(Strategy):
     def tell(self, number: int, params: Params, rung: int, score: float | None) -> None:
         """Make the choices of this trial more likely if its score is above the average so far, else less likely."""
         super().tell(number, params, rung, score)
-        scores = self._scores.get(rung)
-        if score is None and scores is None:
+        earlier = self._scores.get(rung, deque(maxlen=COMPARED))
+        if score is None and not earlier:
             return  # there is no score yet to compare a failure with
-        scores = self._scores.setdefault(rung, _Statistics())
-        advantage = scores.add(scores.worst if score is None else score)
+        score = min(earlier) if score is None else score
+        distance = (score - np.mean(earlier)) / max(float(np.std(earlier)), 1e-6) if len(earlier) > 1 else 0.0
+        advantage = float(np.clip(distance, -MAX_ADVANTAGE, MAX_ADVANTAGE))
+        self._scores[rung] = earlier
+        earlier.append(score)
         for path in self.candidates.active(params):  # the choice of a part that is off had no effect
             leaf, logits = self.candidates.leaves[path], self._logits[path]
             chosen = min(int(position_of(leaf, params[path]) * len(logits)), len(logits) - 1)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +25,11 @@ from headhunt.modeling.build import embeddings_of, hash_weights, layers_of
 from headhunt.modeling.model import without_pooler
 from headhunt.modeling.pretrained import loading_errors, quiet
 from headhunt.storage import (
-    MAX_CACHE_DAYS,
-    LockTimeout,
     atomic_directory,
     directory_size,
     hold_lock,
+    mark_used,
+    prune_cache,
     remove,
     sweep_partial,
 )
@@ -152,40 +150,41 @@ class ActivationCache:
         """Row numbers by token ids."""
         return {self.tokens.row(i).tobytes(): i for i in range(len(self.tokens))}
 
-    def nearest(self, layer: int) -> int | None:
-        """Return the highest layer up to `layer` whose input is stored; None if there is none.
+    def nearest(self, layer: int) -> int:
+        """Return the highest layer up to `layer` whose input is stored; 0 if there is none.
 
         Missing activations are computed if they fit into the budget. Otherwise a lower layer that is stored already is
         used, or else a sample of the rows.
         """
-        with suppress(OSError):
-            os.utime(self.folder)  # the least recently used cache is removed first
+        mark_used(self.folder)  # the least recently used cache is removed first
         if not self.encoder.layers:
-            return None
+            return 0
         if self.load(layer) is not None:
             return layer
-        return next((lower for lower in range(layer - 1, -1, -1) if self._read(lower) is not None), None)
+        return next((lower for lower in range(layer - 1, 0, -1) if self._read(lower) is not None), 0)
 
     def has(self, layers: Sequence[int]) -> bool:
         """Return True if all these layers are stored, after computing those that fit into the budget."""
         return all(self.load(layer) is not None for layer in layers)
 
-    def fill(self, layer: int, rows: Sequence[int], out: np.ndarray) -> list[int]:
-        """Copy the activations of rows into `out` (rows, tokens, width).
+    def fill(self, layer: int, texts: Sequence[bytes], positions: Iterable[int], out: np.ndarray) -> list[int]:
+        """Copy the activations of texts into `out` (texts, tokens, width).
 
         Args:
             layer: A stored layer.
-            rows: Row numbers; negative for unknown rows.
+            texts: Token ids of each text.
+            positions: Positions of the texts to copy.
             out: Array to fill.
 
         Returns:
-            Positions in `rows` of those that are not stored.
+            Positions of those that are not stored.
         """
         stored = self.load(layer)
         assert stored is not None
         values, ends = stored
         missing = []
-        for position, row in enumerate(rows):
+        for position in positions:
+            row = self.rows.get(texts[position], -1)
             start, end = (ends[row], ends[row + 1]) if row >= 0 else (0, 0)
             if start == end:
                 missing.append(position)
@@ -237,14 +236,12 @@ class ActivationCache:
         lengths = self.tokens.lengths
         width = self.encoder.states(self.tokens.batch(np.argsort(lengths)[:1]), [layer])[layer].shape[-1]
         layer_size = int(lengths.sum()) * width * 2
-        _sweep(self.root, self.folder)
         layers = [number for number in range(self.encoder.depth + 1) if not (self.folder / str(number)).exists()]
         if layer_size * len(layers) > ALL_LAYERS_FRACTION * self.budget:
             layers = [layer]
+        left = self.budget - directory_size(self.folder) - layer_size * len(layers)
+        prune_cache(self.root, max_bytes=left, keep=self.folder)
         free = self.budget - directory_size(self.root)
-        if layer_size * len(layers) > free:
-            _remove_oldest(self.root, self.folder, layer_size * len(layers) - free)
-            free = self.budget - directory_size(self.root)
         rows = np.arange(len(self.tokens))
         if layer_size * len(layers) > free:
             if any((self.folder / str(lower)).exists() for lower in range(layer)):
@@ -285,32 +282,3 @@ class ActivationCache:
                 file.flush()  # type: ignore[attr-defined]
                 np.save(folders[layer] / "ends.npy", ends)
                 (folders[layer] / "about.json").write_text(about)
-
-
-def _sweep(root: Path, keep: Path) -> None:
-    """Remove caches that were not used for long, and what workers that died left in those that none is computing."""
-    oldest = time.time() - MAX_CACHE_DAYS * 86_400
-    for folder in root.iterdir():
-        if folder != keep and folder.is_dir():
-            with suppress(OSError, LockTimeout):
-                if folder.stat().st_mtime < oldest:
-                    remove(folder)
-                    continue
-                lock = hold_lock(folder / "lock")
-                sweep_partial(folder)
-                lock.release()
-
-
-def _remove_oldest(root: Path, keep: Path, needed: int) -> None:
-    """Remove the least recently used caches. A process that maps one keeps it until it ends."""
-    used = {}
-    for folder in root.iterdir():
-        with suppress(FileNotFoundError):  # another process may remove caches, too
-            if folder.is_dir():
-                used[folder] = folder.stat().st_mtime
-    for folder in sorted(used, key=used.__getitem__):
-        if needed <= 0:
-            break
-        if folder != keep:
-            needed -= directory_size(folder)
-            remove(folder)

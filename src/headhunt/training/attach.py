@@ -40,16 +40,9 @@ def attach(model: PreTrainedModel, caches: Sequence[ActivationCache], recipe: Re
     frozen = frozen_layers(recipe, encoder.depth)
     if not frozen:
         return None
-    starts = [cache.nearest(frozen) for cache in caches]
-    if any(start is None for start in starts):
-        return None
-    layer = min(start for start in starts if start is not None)
-    taken = layers_taken(model)
-    if taken != 1:
-        below = range(max(0, encoder.depth + 1 - taken), layer)
-        if not all(cache.has([*below, layer]) for cache in caches):
-            layer = 0
-    if layer == 0 or not all(cache.has([layer]) for cache in caches):
+    layer = min(cache.nearest(frozen) for cache in caches)
+    below = range(max(0, encoder.depth + 1 - layers_taken(model)), layer)  # empty for heads that read the last layer
+    if not layer or not all(cache.has([*below, layer]) for cache in caches):
         return None
     key = (type(model.base_model).__name__, layer, encoder.fingerprint)
     # The model itself: its upper layers may be trained already, if it continues from a checkpoint.
@@ -146,24 +139,14 @@ class _Lookup(nn.Module):
         ids, inputs = self._batch
         lengths = ids.shape[1] - (ids != self._pad)[:, ::-1].argmax(1)
         keys = [line[:length].tobytes() for line, length in zip(ids, lengths, strict=True)]
-        missing = np.arange(len(keys))
-        out: np.ndarray | None = None
+        stored = self._caches[0].load(layer)
+        assert stored is not None
+        out, missing = np.zeros((*ids.shape, stored[0].shape[1]), np.float16), list(range(len(keys)))
         for cache in self._caches:
-            rows = [cache.rows.get(keys[position], -1) for position in missing]
-            if out is None:
-                stored = cache.load(layer)
-                assert stored is not None
-                out = np.zeros((*ids.shape, stored[0].shape[1]), np.float16)
-            values = out if len(missing) == len(out) else np.zeros((len(missing), *out.shape[1:]), np.float16)
-            still_missing = cache.fill(layer, rows, values)
-            if values is not out:
-                out[missing] = values
-            missing = missing[still_missing]
-            if not len(missing):
-                break
+            missing = cache.fill(layer, keys, missing, out)
         states = torch.from_numpy(out).to(inputs["input_ids"].device, torch.float32)
-        if len(missing):
-            states[missing] = self._compute(layer, missing, inputs, lengths)
+        if missing:
+            states[missing] = self._compute(layer, np.array(missing), inputs, lengths)
         return states
 
     def _compute(self, layer: int, positions: np.ndarray, inputs: dict[str, Any], lengths: np.ndarray) -> Tensor:

@@ -20,13 +20,13 @@ def pick_device(name: str | None = None) -> torch.device:
     """
     if name:
         if not re.fullmatch(r"(cuda|mps|cpu)(:\d+)?", name):
-            raise ModelError(f"device= must be cuda, mps or cpu; found {name!r}.")
+            raise ModelError(f"must be cuda, mps or cpu; found {name!r}.", "device")
         try:
             torch.empty(0, device=name)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"device= must be available; {name} is not on this machine ({reason}). Use cpu, or leave it out."
+                f"must be available; {name} is not on this machine ({reason}). Use cpu, or leave it out.", "device"
             ) from None
         return torch.device(name)
     if torch.cuda.is_available():
@@ -77,7 +77,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
         ModelError: If the precision is not known.
     """
     if precision not in ("auto", "fp32", "bf16"):
-        raise ModelError(f"precision= must be auto, fp32 or bf16; found {precision!r}.")
+        raise ModelError(f"must be auto, fp32 or bf16; found {precision!r}.", "precision")
     if precision == "bf16" or (precision == "auto" and sixteen_bit(device)):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from headhunt.training.activations import StoppedError
 from headhunt.training.device import autocast
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
+from headhunt.training.words import count_ngrams
 
 BATCH_SIZE = 64
 
@@ -44,10 +47,11 @@ class Features:
         self._position = np.full(len(tokens), -1, np.int64)
         self._values: np.ndarray | None = None
 
-    @property
-    def rows(self) -> np.ndarray:
-        """Rows whose features are known."""
-        return np.flatnonzero(self._position >= 0)
+    @cached_property
+    def ngrams(self) -> list[Any]:
+        """Sparse counts (rows, buckets) of the n-grams of all rows, which need no encoder; see `count_ngrams`."""
+        assert isinstance(self.tokens, Tokens)
+        return count_ngrams(self.tokens)
 
     def get(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
         """Return features (rows, features).
@@ -139,16 +143,12 @@ class TaskFeatures:
         """Time that the passes through the encoder took so far."""
         return sum(part.seconds for part in self.parts)
 
-    def of_task(self, number: int, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> np.ndarray:
-        """Return the features of rows, all of one task; see `Features.get`."""
-        return self.parts[number].get(self.tokens.positions[rows], stop)
-
     def get(self, rows: np.ndarray, stop: Callable[[], bool] = lambda: False) -> None:
         """Compute the features of rows of any task."""
-        for number in range(len(self.parts)):
+        for number, part in enumerate(self.parts):
             chosen = rows[self.tokens.tasks[rows] == number]
             if len(chosen):
-                self.of_task(number, chosen, stop)
+                part.get(self.tokens.positions[chosen], stop)
 
 
 def feature_blocks(model: PreTrainedModel | HeadModule) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from headhunt.modeling.build import heads_of, output_of
 from headhunt.modeling.heads import HeadModule, Similarity
 from headhunt.spec import Recipe
 from headhunt.training.features import Features, InitialFeatures, feature_blocks, last_mean
-from headhunt.training.logistic import fit_linear
+from headhunt.training.linear import fit_linear
 from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
@@ -165,7 +165,7 @@ def _prepare_head(
             labels = labels.argmax(1)  # probabilities of another model
         blocks, mean = feature_blocks(head or model), last_mean(head or model)
         solution = fit_linear(
-            features, blocks, labels, objective.problem_type, output.out_features, last_mean=mean, seed=seed
+            features, blocks, labels, objective.problem_type, output.out_features, last_mean=mean, seed=seed, stop=stop
         )
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)

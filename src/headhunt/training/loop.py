@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from headhunt.errors import ModelError
 from headhunt.modeling.build import embeddings_of, heads_of
+from headhunt.run.clock import steady_time
 from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device, set_seed
@@ -33,12 +34,12 @@ from headhunt.training.features import InitialFeatures
 from headhunt.training.head_init import Standardizer, prepare_heads, solve_again
 from headhunt.training.objectives import Contrast, Objective, Perturbation, TaskObjectives, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule, unfreezing
-from headhunt.training.stopping import HeldOut, hold_out
+from headhunt.training.pace import Pace
 from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 from headhunt.training.used_tokens import UsedTokens
 
-SCHEMA = 1
+SCHEMA = 2
 CHECKPOINT = "training.safetensors"
 LARGEST_GRADIENT = 1.0  # norm at which gradients are clipped
 
@@ -94,13 +95,6 @@ class Training:
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device)
-        self.held_out: HeldOut | None = None
-        if recipe.stopping and isinstance(tokens, Tokens) and isinstance(objective, Objective):
-            rows, held = hold_out(targets, seed)
-            if len(held):
-                self.held_out = HeldOut(tokens.take(held), objective.targets(targets[held]), objective, recipe)
-                tokens, targets = tokens.take(rows), targets[rows]
-                initial = (initial[0], initial[1][rows]) if initial else None
         self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
         self.precision, self.gradient_accumulation_steps = precision, gradient_accumulation_steps
         self._initial = initial
@@ -116,12 +110,17 @@ class Training:
         self.starts = unfreezing(self.optimiser.param_groups, recipe)
         self.factor = schedule(recipe)
         self.steps_per_epoch = tokens.steps_per_epoch(recipe.batch_size, recipe.task_sampling)
-        self.steps = max(1, round(recipe.epochs * self.steps_per_epoch))
+        self.pace = Pace(max(1, round(recipe.epochs * self.steps_per_epoch)))
         self.step = 0
         self.examples = 0
         self.seconds = 0.0
         self._prepared = False
         self._contrast: Contrast | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the complete training run."""
+        return self.pace.total
 
     @property
     def total(self) -> int:
@@ -130,7 +129,12 @@ class Training:
         return epochs * len(self.tokens) + min(steps * self.recipe.batch_size, len(self.tokens))
 
     def reports(
-        self, count: int = 9, *, until: float = 1.0, stop: Callable[[], bool] = lambda: False
+        self,
+        count: int = 9,
+        *,
+        until: float = 1.0,
+        stop: Callable[[], bool] = lambda: False,
+        deadline: float | None = None,
     ) -> Iterator[Report]:
         """Train, and yield a report after each `1 / count` of the training run.
 
@@ -138,6 +142,7 @@ class Training:
             count: Number of reports of a complete training run.
             until: Fraction of the training run to end at, with a report.
             stop: Called after every step; true ends the generator without a report.
+            deadline: When to be done, on `steady_time`: the number of steps is fitted to it. None trains as planned.
         """
         if self.step == 0 and not self._prepared:
             prepare_heads(
@@ -153,8 +158,7 @@ class Training:
                 stop=stop,
             )
             self._prepared = True
-        last = self.steps_until(until)
-        marks = {math.ceil(self.steps * (i + 1) / count) for i in range(count)} | {last}
+        marks = {math.ceil(self.pace.planned * (i + 1) / count) for i in range(count)}
         perturbation = self.perturbation() if self.recipe.smart else None
         self._contrast = self._find_contrast()
         self._set_modes()
@@ -164,14 +168,16 @@ class Training:
                 quick_dropout(self.model, self.device),
                 self.used_tokens.replace() if self.used_tokens else nullcontext(),
             ):
-                for batches in self._batches(last):
+                for batches in self._batches(until):
+                    began = time.perf_counter()
                     losses.append(self._step(batches, perturbation))
                     self.step += 1
                     self.examples += sum(map(len, batches))
-                    self._choose_epoch()
+                    if deadline is not None:
+                        self.pace.follow(self.step, time.perf_counter() - began, deadline - steady_time())
                     if self._contrast and self.step == self.steps and self.recipe.head_init == "solved":
                         solve_again(self.model, self.tokens, self.targets.cpu().numpy(), self.precision, self.seed)
-                    if self.step in marks:
+                    if self.step in marks or self.step == self.steps_until(until):
                         mean = torch.stack(losses).mean().item()
                         self.seconds += time.perf_counter() - started
                         yield Report(self.examples, self.total, mean, self.seconds)
@@ -208,23 +214,6 @@ class Training:
         for module in self.frozen:
             module.eval()
 
-    def _choose_epoch(self) -> None:
-        """At the end of an epoch, score held-out rows; at the end of the training, keep the best weights so far.
-
-        A plateau ends the training: the position is then that of its end, so that nothing continues it.
-        """
-        held_out = self.held_out
-        if held_out is None:
-            return
-        if self.step == self.steps or self.step % self.steps_per_epoch == 0:
-            state = self._trained_by_name() | self._buffers()
-            if held_out.score(self.model, self.precision, state):
-                self.step = self.steps
-            self._set_modes()
-        if self.step == self.steps:
-            held_out.copy_best_to(self._trained_by_name() | self._buffers())
-            self._write_used_tokens()
-
     def perturbation(self) -> Perturbation:
         """Return a new perturbation of the input of the lowest trained layer, for SMART."""
         module = module_below_trained(self.model, self.recipe)
@@ -245,22 +234,22 @@ class Training:
         self.objective.fold(self.model)
         return self.model.eval()
 
-    def _batches(self, last: int) -> Iterator[list[np.ndarray]]:
+    def _batches(self, until: float) -> Iterator[list[np.ndarray]]:
         """Yield the batches of each step: one, or one of every task."""
         size, sampling = self.recipe.batch_size, self.recipe.task_sampling
-        while self.step < last:
+        while self.step < self.steps_until(until):
             epoch, done = divmod(self.step, self.steps_per_epoch)
             rng = np.random.default_rng([self.seed, epoch])
             for index, batches in enumerate(self.tokens.epoch(size, sampling, rng)):
-                if index >= done and self.step < last:
+                if index >= done and self.step < self.steps_until(until):
                     yield batches
 
     def _step(self, batches: list[np.ndarray], perturbation: Perturbation | None) -> Tensor:
         for group in self.optimiser.param_groups:
-            group["lr"] = group["rate"] * self.factor(self.step / self.steps)
+            group["lr"] = group["rate"] * self.factor(self.pace.progress(self.step))
         for group, start in zip(self.optimiser.param_groups, self.starts, strict=False):
             for parameter in group["params"]:  # AdamW leaves a weight without a gradient as it is
-                parameter.requires_grad_(self.step >= self.steps_until(start))
+                parameter.requires_grad_(self.pace.progress(self.step) >= start - 1e-9)
         total = torch.zeros((), device=self.device)
         number = 0
         for rows in batches:
@@ -338,11 +327,9 @@ class Training:
             "step": self.step,
             "examples": self.examples,
             "seconds": self.seconds,
+            "cuts": self.pace.cuts,
             "identity": self._identity(),
         }
-        if self.held_out is not None and self.step < self.steps:
-            position["held_out"] = self.held_out.position
-            tensors |= {f"best/{name}": value for name, value in self.held_out.best.items()}
         with atomic_path(Path(folder) / CHECKPOINT) as path:
             save_file(tensors, path, metadata={"training": json.dumps(position)})
 
@@ -358,8 +345,6 @@ class Training:
         if position["schema"] != SCHEMA or position["identity"] != self._identity():
             raise ModelError(f"{path} must be a checkpoint of the same recipe, seed and rows; it is of another run.")
         tensors = load_file(path)
-        if self.used_tokens is not None:
-            tensors = self.used_tokens.select(tensors)
         with torch.no_grad():
             for name, value in self._buffers().items():
                 value.copy_(tensors[f"buffer/{name}"])
@@ -370,10 +355,7 @@ class Training:
                     state = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in moments}
                     self.optimiser.state[parameter] = state
         self._write_used_tokens()
-        if self.held_out is not None and "held_out" in position:
-            names = self._trained_by_name() | self._buffers()
-            best = {name: tensors[f"best/{name}"] for name in names if f"best/{name}" in tensors}
-            self.held_out.restore(position["held_out"], best)
+        self.pace = Pace(self.pace.planned, position["cuts"])
         self.step, self.examples, self.seconds = position["step"], position["examples"], position["seconds"]
 
     def _trained_by_name(self) -> dict[str, torch.nn.Parameter]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from headhunt.errors import HeadhuntError, ModelError
 from headhunt.modeling.build import hash_weights, longest_input
 from headhunt.modeling.masked import build_masked, save_encoder
 from headhunt.modeling.pretrained import load_tokenizer, quiet
+from headhunt.run.clock import steady_time
 from headhunt.spec import Recipe
 from headhunt.spec.spec import WIDE
 from headhunt.storage import (
@@ -42,11 +42,9 @@ SCHEMA = 1
 CACHE = "encoders"  # directory of the cache
 ABOUT = "pretraining.json"  # in a folder of an encoder, what it was trained on
 WEIGHTS = "model.safetensors"
-EPOCHS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)  # that fit into a time; few numbers, so that the cache is found
+EPOCHS = 3.0
 LEAST_STEPS = 30  # fewer are not worth their time
-MEASURED_SECONDS, MEASURED_STEPS = 4.0, 12  # of the steps that the speed is measured with
 SAVING_SECONDS = 3.0
-MARGIN = 1.15  # on the time that the steps are expected to take
 REPORTS = 100
 RECIPE = Recipe(batch_size=32, learning_rate=2e-4, head_lr_multiplier=3.0, schedule="linear")
 WIDE_LEARNING_RATE = 5e-5  # for encoders of the size of BERT
@@ -77,7 +75,7 @@ def pretrain(
     texts_b: Sequence[str] | None = None,
     *,
     out: Path,
-    epochs: float = EPOCHS[-1],
+    epochs: float = EPOCHS,
     seconds: float | None = None,
     max_length: int = 128,
     seed: int = 0,
@@ -109,7 +107,7 @@ def pretrain(
         TooLittleTimeError: If the time is too short.
         ModelError: If the encoder or the texts cannot be used.
     """
-    started = time.perf_counter()
+    started = steady_time()
     tokenizer = load_tokenizer(encoder, trust_remote_code)
     model, _ = build_masked(encoder, seed=seed, trust_remote_code=trust_remote_code)
     length = min(max_length, longest_input(model) or max_length)
@@ -119,27 +117,24 @@ def pretrain(
     if int(model.config.hidden_size) >= WIDE:
         recipe = replace(recipe, learning_rate=WIDE_LEARNING_RATE)
     key = _key(model, tokens, recipe, seed)
-    if seconds is not None:
-        known = [each for each in EPOCHS if each <= epochs and _is_intact(_folder(key, each))]
-        if known:
-            epochs = known[-1]
-        else:
-            measured = MaskedTraining(model, False, tokens, tokenizer, recipe, **options)
-            epochs = _fitting(measured, epochs, lambda: seconds - (time.perf_counter() - started), stop)
-        recipe = replace(recipe, epochs=epochs)
 
     def start() -> MaskedTraining:
         model, new_head = build_masked(encoder, seed=seed, trust_remote_code=trust_remote_code)
         return MaskedTraining(model, new_head, tokens, tokenizer, recipe, **options)
 
-    folder = _folder(key, epochs)
-    checkpoint = folder.with_name(f"{folder.name}.checkpoint")
-    if _is_intact(folder):
-        mark_used(folder)
-        copy_directory(folder, out)
-        return Pretraining(len(tokens), epochs, start().steps, cached=True)
-    training = _resumed(start, checkpoint)
-    losses = _train(training, checkpoint, on_report, stop)
+    training, cache = start(), cache_dir(CACHE)
+    planned, per_epoch = training.steps, training.steps_per_epoch
+    # Where time is limited, what is there is fast enough.
+    for steps in (planned,) if seconds is None else range(planned, 0, -1):
+        if _is_intact(folder := cache / f"{key}-{steps}"):
+            mark_used(folder)
+            copy_directory(folder, out)
+            return Pretraining(len(tokens), round(steps / per_epoch, 2), steps, cached=True)
+    checkpoint = cache / f"{key}-{planned}.checkpoint"
+    training = _resumed(training, start, checkpoint)
+    deadline = None if seconds is None else started + seconds - SAVING_SECONDS
+    losses = _train(training, checkpoint, on_report, stop, deadline)
+    epochs, folder = round(training.steps / per_epoch, 2), cache / f"{key}-{training.steps}"
     facts = {"schema": SCHEMA, "encoder": encoder, "texts": len(tokens), "epochs": epochs, "steps": training.steps}
     with atomic_directory(folder) as partial:
         save_encoder(training.finish(), encoder, str(partial), trust_remote_code)
@@ -149,14 +144,13 @@ def pretrain(
     copy_directory(folder, out)
     remove(checkpoint)
     prune_cache(CACHE)
-    passed = time.perf_counter() - started
+    passed = steady_time() - started
     first, last = (losses[0], losses[-1]) if losses else (None, None)
     return Pretraining(len(tokens), epochs, training.steps, first, last, round(passed, 1))
 
 
-def _resumed(start: Callable[[], MaskedTraining], checkpoint: Path) -> MaskedTraining:
+def _resumed(training: MaskedTraining, start: Callable[[], MaskedTraining], checkpoint: Path) -> MaskedTraining:
     """Return a training run as its checkpoint has it, or from the start if that is missing or damaged."""
-    training = start()
     if checkpoint.exists():
         try:
             training.restore(checkpoint)
@@ -169,16 +163,33 @@ def _resumed(start: Callable[[], MaskedTraining], checkpoint: Path) -> MaskedTra
 
 
 def _train(
-    training: MaskedTraining, checkpoint: Path, on_report: Callable[[Report], None], stop: Callable[[], bool]
+    training: MaskedTraining,
+    checkpoint: Path,
+    on_report: Callable[[Report], None],
+    stop: Callable[[], bool],
+    deadline: float | None,
 ) -> list[float]:
-    """Train to the end and return the losses. What is stopped before leaves a checkpoint."""
-    losses = []
+    """Train to the end and return the losses. What is stopped before leaves a checkpoint.
+
+    Raises:
+        TooLittleTimeError: As soon as it is clear that there is too little time.
+    """
+    losses, least = [], min(LEAST_STEPS, training.steps)
+
+    def should_stop() -> bool:
+        return stop() or training.steps < least
+
     try:
-        for report in training.reports(REPORTS, stop=stop):
+        for report in training.reports(REPORTS, stop=should_stop, deadline=deadline):
             if not math.isfinite(report.loss):
                 raise ModelError("Training the encoder further failed: the loss is not a number.")
             losses.append(round(report.loss, 4))
             on_report(report)
+        if training.steps < least:
+            raise TooLittleTimeError(
+                f"There is no time to train the encoder further: that takes at least {least} steps; "
+                f"{training.steps} fit."
+            )
         if training.step < training.steps:
             raise StoppedError
     except (KeyboardInterrupt, StoppedError):
@@ -197,32 +208,6 @@ def _readable(tokens: Tokens, tokenizer: Any) -> Tokens:
     return tokens.take(rows)
 
 
-def _fitting(training: MaskedTraining, epochs: float, left: Callable[[], float], stop: Callable[[], bool]) -> float:
-    """Measure the speed of some steps, and return the largest number of epochs that fits into the time.
-
-    Raises:
-        TooLittleTimeError: If none fits.
-    """
-    began = time.perf_counter()
-
-    def enough() -> bool:
-        return training.step >= MEASURED_STEPS or time.perf_counter() - began > MEASURED_SECONDS or stop()
-
-    for _ in training.reports(1, stop=enough):
-        pass
-    if stop():
-        raise StoppedError
-    seconds = (time.perf_counter() - began) / max(1, training.step)
-    available = (left() - SAVING_SECONDS) / (MARGIN * seconds)
-    fitting = [each for each in EPOCHS if each <= epochs and each * training.steps_per_epoch <= available]
-    if not fitting or fitting[-1] * training.steps_per_epoch < min(LEAST_STEPS, training.steps):
-        raise TooLittleTimeError(
-            f"There is no time to train the encoder further: {LEAST_STEPS} steps take about "
-            f"{LEAST_STEPS * seconds:.0f} s, and {max(0.0, left()):.0f} s are left for it."
-        )
-    return fitting[-1]
-
-
 def _key(model: Any, tokens: Tokens, recipe: Recipe, seed: int) -> str:
     """Return a hash of everything that the result depends on but the number of epochs."""
     digest = hashlib.blake2b(digest_size=16)
@@ -230,10 +215,6 @@ def _key(model: Any, tokens: Tokens, recipe: Recipe, seed: int) -> str:
         digest.update(np.ascontiguousarray(array).tobytes())
     settings = replace(recipe, epochs=1.0)
     return hash_weights(model, SCHEMA, digest.hexdigest(), tokens.firsts is None, repr(settings), seed)
-
-
-def _folder(key: str, epochs: float) -> Path:
-    return cache_dir(CACHE) / f"{key}-{epochs:g}"
 
 
 def _is_intact(folder: Path) -> bool:

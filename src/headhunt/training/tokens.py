@@ -164,14 +164,6 @@ class Tokens:
         firsts = None if self.firsts is None else self.firsts[rows]
         return Tokens(ids, np.cumsum([len(row) for row in chosen], dtype=np.int64), firsts, self.special)
 
-    def joined(self, others: Tokens) -> Tokens:
-        """Return these rows, followed by others of the same kind."""
-        ends = np.concatenate([self.ends, others.ends + len(self.ids)])
-        firsts = None
-        if self.firsts is not None and others.firsts is not None:
-            firsts = np.concatenate([self.firsts, others.firsts])
-        return Tokens(np.concatenate([self.ids, others.ids]), ends, firsts, self.special)
-
     def _split(self, index: int) -> int:
         assert self.firsts is not None
         return len(self.special.before) + int(self.firsts[index])

@@ -86,12 +86,3 @@ class UsedTokens:
         """Write the trained rows into the table."""
         with torch.no_grad():
             self.table.weight[self._used] = self.rows
-
-    def select(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint with used rows alone: earlier versions stored the complete table."""
-        complete = {
-            key: value[self._used.cpu()]
-            for key, value in tensors.items()
-            if key.partition("/")[2] == self.name and value.ndim and len(value) == self.table.num_embeddings
-        }
-        return tensors | complete

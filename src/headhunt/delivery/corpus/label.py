@@ -162,7 +162,7 @@ def _check_output(output: OutputDirectory) -> set[str]:
     names = output.names()
     if names and MANIFEST not in names:
         raise HeadhuntError(
-            f"out= must be a new or empty folder, or one of the same job; {output.url} has other files."
+            f"must be a new or empty folder, or one of the same job; {output.url} has other files.", "out"
         )
     return names
 
@@ -176,7 +176,7 @@ def _start_or_resume(
     if MANIFEST in _check_output(output):
         earlier = Manifest.read(output)
         earlier.check_same(output, fingerprint, root, files, options)
-    inspection = _inspect(root, files, info.pair, options, earlier)
+    columns, rows, unreadable = _inspect(root, files, info.pair, options, earlier)
     manifest = Manifest(
         model_folder=info.folder,
         model_fingerprint=fingerprint,
@@ -185,25 +185,20 @@ def _start_or_resume(
         options=options,
         root=root.partition("?")[0],
         files=tuple(files),
-        columns=inspection.columns,
-        rows=inspection.rows,
-        unreadable=inspection.unreadable,
+        columns=columns,
+        rows=rows,
+        unreadable=unreadable,
     )
     manifest.write(output)
     return manifest
 
 
-@dataclass(frozen=True)
-class _Inspection:
-    """The columns of a corpus, the rows of its files, and reasons why files cannot be read."""
+def _inspect(
+    root: str, files: Sequence[Input], pair: bool, options: Options, earlier: Manifest | None
+) -> tuple[Columns, dict[str, int], dict[str, str]]:
+    """Return the columns, the rows of each file, and the reasons why others cannot be read.
 
-    columns: Columns
-    rows: dict[str, int]
-    unreadable: dict[str, str]
-
-
-def _inspect(root: str, files: Sequence[Input], pair: bool, options: Options, earlier: Manifest | None) -> _Inspection:
-    """Count the rows of each file and check its columns. Files that an earlier job has inspected are not read again.
+    Files that an earlier job has inspected are not read again.
 
     Raises:
         DataError: If no file can be read.
@@ -225,7 +220,7 @@ def _inspect(root: str, files: Sequence[Input], pair: bool, options: Options, ea
     unreadable = {path: reason for path, (_, reason) in results.items() if reason}
     if not rows:
         raise _no_readable_file(root, unreadable)
-    return _Inspection(columns, rows, unreadable)
+    return columns, rows, unreadable
 
 
 def _detect_columns(root: str, files: Sequence[Input], pair: bool, options: Options) -> Columns:
@@ -335,7 +330,7 @@ class _Cluster:
 
         # Ray logs restarts of Ray Data's actors as if they were errors.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        ray, started_here = connect(self.address, self.workers, "label in this process with workers=0")
+        ray, started_here = connect(self.address, self.workers, "label in this process with 0 workers")
         try:
             import_module("ray.data")
         except ImportError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -13,6 +13,7 @@ from headhunt.data.inputs import Input, name_input
 from headhunt.data.problems import brief, count, quote_some
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import HeadhuntError
+from headhunt.run.schema import load
 
 SCHEMA = 1
 MANIFEST, SUCCESS = "_manifest.json", "_SUCCESS"  # readers of Parquet folders skip names with an underscore
@@ -64,9 +65,9 @@ class Manifest:
     """Root of the filesystem of the input, without its options."""
     files: tuple[Input, ...]
     columns: Columns
-    rows: Mapping[str, int]
+    rows: dict[str, int]
     """Number of rows of each readable file, by path."""
-    unreadable: Mapping[str, str]
+    unreadable: dict[str, str]
     """Reasons why the other files cannot be read, by path."""
     result: Summary | None = None
 
@@ -81,26 +82,13 @@ class Manifest:
             data = dict(output.read_json(MANIFEST))
             schema = data.pop("schema", None)
             if schema == SCHEMA:
-                return cls._from_dict(data)
+                return load(cls, data)
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
             reason = brief(error)
             raise HeadhuntError(f"{output.url}/{MANIFEST} cannot be read: {reason}. Give a new folder.") from None
         raise HeadhuntError(
             f"{output.url}/{MANIFEST} must have schema {SCHEMA}; found {schema}, of another version. Give a new folder."
         )
-
-    @classmethod
-    def _from_dict(cls, data: dict[str, Any]) -> Manifest:
-        keep = data["options"]["keep"]
-        options = Options(**{**data["options"], "keep": None if keep is None else tuple(keep)})
-        nested = {
-            "labels": tuple(data["labels"]),
-            "options": options,
-            "files": tuple(Input(**file) for file in data["files"]),
-            "columns": Columns(**data["columns"]),
-            "result": Summary(**data["result"]) if data["result"] else None,
-        }
-        return cls(**{**data, **nested})
 
     def write(self, output: OutputDirectory) -> None:
         """Write the manifest into an output directory."""
@@ -124,8 +112,9 @@ class Manifest:
         differences += _compare_files(root, self.files, files)
         if differences:
             raise HeadhuntError(
-                f"out= must be a new folder, or one of the same job; in {output.url} {'; '.join(differences)}. "
-                "Give another folder, or the same model, files and options."
+                f"must be a new folder, or one of the same job; in {output.url} {'; '.join(differences)}. "
+                "Give another folder, or the same model, files and options.",
+                "out",
             )
 
 

@@ -45,7 +45,7 @@ class OutputDirectory:
         try:
             items = self._filesystem.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
         except (OSError, pa.ArrowException) as error:
-            raise HeadhuntError(f"out= must be a folder that can be read; {self.url}: {brief(error)}.") from None
+            raise HeadhuntError(f"must be a folder that can be read; {self.url}: {brief(error)}.", "out") from None
         return {item.base_name for item in items if not _is_internal(item.base_name)}
 
     @contextlib.contextmanager
@@ -58,23 +58,28 @@ class OutputDirectory:
             HeadhuntError: If another job is running, or the directory cannot be created.
         """
         if self._root:
-            self._forget_attempts()
-            yield
+            try:
+                yield
+            finally:
+                self._forget_attempts()
             return
         is_new = not Path(self._path).exists()
         try:
             lock = hold_lock(Path(self._path) / LOCK)
         except LockTimeout:
             raise HeadhuntError(
-                f"Only one job may write to a folder; another is writing to {self.url}. Wait, or give another out=."
+                f"Only one job may write to a folder; another is writing to {self.url}. Wait, or give another folder."
             ) from None
         except OSError as error:
-            raise HeadhuntError(f"out= must be a folder that can be written to; {self.url}: {brief(error)}.") from None
+            raise HeadhuntError(
+                f"must be a folder that can be written to; {self.url}: {brief(error)}.", "out"
+            ) from None
         try:
-            self._sweep()
+            sweep_partial(Path(self._path))
             yield
         finally:
-            self._sweep()
+            sweep_partial(Path(self._path))
+            self._forget_attempts()
             # Removed while it is held: a job that opens it later makes a new one.
             (Path(self._path) / LOCK).unlink(missing_ok=True)
             lock.release()
@@ -83,16 +88,11 @@ class OutputDirectory:
                     Path(self._path).rmdir()
 
     def _forget_attempts(self) -> None:
-        """Remove the records of workers that died in earlier jobs: what killed them may be repaired."""
+        """Remove the records of workers that died. A job that is killed leaves them to the next one."""
         selector = pafs.FileSelector(self._path, allow_not_found=True)
         for found in self._filesystem.get_file_info(selector):
             if found.base_name.startswith(ATTEMPTS):
                 self._filesystem.delete_file(found.path)
-
-    def _sweep(self) -> None:
-        sweep_partial(Path(self._path))
-        for path in Path(self._path).glob(f"{ATTEMPTS}*"):
-            path.unlink(missing_ok=True)
 
     def begin_attempt(self, name: str) -> int:
         """Record that a worker starts to make a shard; return how many have started before and not finished.
@@ -157,7 +157,9 @@ class OutputDirectory:
             with self.open(name) as file:
                 file.write((json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
         except (OSError, pa.ArrowException) as error:
-            raise HeadhuntError(f"out= must be a folder that can be written to; {self.url}: {brief(error)}.") from None
+            raise HeadhuntError(
+                f"must be a folder that can be written to; {self.url}: {brief(error)}.", "out"
+            ) from None
 
     def count_problems(self, name: str) -> tuple[int, Counter[str]]:
         """Return the number of rows of a shard, and the number of rows with each problem.

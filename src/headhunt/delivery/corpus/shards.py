@@ -16,16 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headhunt.data.columns import Columns
+from headhunt.data.columns import FAILING, FAULTS, Columns, find_faults
 from headhunt.data.decoding import TooLargeError
 from headhunt.data.inputs import (
-    FAULTS,
     Input,
     ParquetRows,
     TableRows,
     UnreadableInputError,
     check_unchanged,
-    find_faults,
     name_input,
     open_rows,
 )
@@ -33,11 +31,13 @@ from headhunt.data.problems import brief
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import ModelError
 from headhunt.evaluation import Rejection, apply_thresholds, decide
-from headhunt.run.directory import not_a_model
-from headhunt.storage import read_json
+from headhunt.run.model_info import not_a_model
+from headhunt.storage import disk_failed, read_json
+from headhunt.study.fork_server import check_tokenizer
 
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenizing takes some hundred times as much memory
 MAX_ATTEMPTS = 5  # workers that may die while they make a shard, before it is listed as failed
+MAX_FAILING = 100  # texts of a window on which a model may fail, before it is the model that is at fault
 _ROW = "\0row"  # a name that no column has
 Piece = tuple[pa.Table, np.ndarray | None]  # rows, and the fault of each; None if all are good
 
@@ -161,6 +161,7 @@ class ModelInfo:
                 raise ModelError(
                     f'{self.folder} is an ONNX export, which needs onnxruntime: pip install "headhunt[onnx]".'
                 ) from None
+            check_tokenizer(Path(self.folder) / "tokenizer.json")
             return runtime.Model(self.folder, threads=threads)
         import torch
 
@@ -271,6 +272,28 @@ class Labeller:
         except (OSError, pa.ArrowException, TooLargeError) as error:
             raise UnreadableInputError(brief(error)) from None
 
+    def _outputs(self, texts: list[str], texts_b: list[str] | None, rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return the outputs of texts; mark a text on which the model fails, and leave it out.
+
+        A panic in the tokenizer, which is written in Rust, is no `Exception`.
+        """
+        try:
+            return self._model.outputs(texts, texts_b)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if disk_failed(error) or (codes == FAILING).sum() >= MAX_FAILING:
+                raise ModelError(f"The model fails on many texts: {brief(error)}.") from error
+            if len(texts) == 1:
+                codes[rows] = FAILING
+                return self._model.outputs([], None if texts_b is None else [])
+        middle = len(texts) // 2
+        parts = [
+            self._outputs(texts[part], None if texts_b is None else texts_b[part], rows[part], codes)
+            for part in (slice(middle), slice(middle, None))
+        ]
+        return np.concatenate(parts)
+
     def _label(self, table: pa.Table, codes: np.ndarray, shard: Shard) -> pa.Table:
         """Return the kept input columns with the predictions."""
         settings, model = self._settings, self._settings.model
@@ -281,7 +304,8 @@ class Labeller:
         if len(good):
             chosen = pa.array(good)
             second = None if texts_b is None else texts_b.take(chosen).to_pylist()
-            outputs = self._model.outputs(texts.take(chosen).to_pylist(), second)
+            outputs = self._outputs(texts.take(chosen).to_pylist(), second, good, codes)
+            good = np.flatnonzero(codes == 0)
         predictions = prediction_columns(
             model.problem_type,
             model.labels,

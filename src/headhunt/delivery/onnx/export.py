@@ -112,10 +112,10 @@ def export(
     runtime = load_runtime()
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"out= must be a new or empty folder; {out} is not empty.")
+        raise ModelError(f"must be a new or empty folder; {out} is not empty.", "out")
     predictor = choose_tasks(Predictor.load(folder, device=torch.device("cpu"), precision="fp32"), task)
     if int8 and isinstance(predictor.model, JoinedTasks):
-        raise ModelError("int8= is measured on rows of one task; this model has several. Give task=.")
+        raise ModelError("is measured on rows of one task; this model has several. Give one task.", "int8")
     rows, source = labelled_rows(predictor, Path(folder), data, columns) if int8 else (None, "")
     texts, texts_b = comparison_texts(predictor, rows, data, columns)
     measured = None
@@ -254,7 +254,9 @@ def labelled_rows(predictor: Predictor, folder: Path, data: Any, columns: dict[s
         task = open_task(RunDirectory(folder.absolute().parent).task, ("validation",))
         if "validation" in task.splits and not task.tasks:
             return task.splits["validation"], "the run's validation rows, which the model was trained on"
-    raise ModelError("int8= needs labelled rows to measure the loss of score; found none beside the model. Pass data=.")
+    raise ModelError(
+        "needs labelled rows to measure the loss of score; found none beside the model. Pass data.", "int8"
+    )
 
 
 def comparison_texts(

@@ -65,7 +65,7 @@ def choose_tasks(predictor: Predictor, tasks: str | Sequence[str] | None) -> Pre
         ways = {kind: [name for name, model in models.items() if model.pair == kind] for kind in (False, True)}
         raise ModelError(
             f"The tasks of one graph must all take one text ({', '.join(ways[False])}) or all take two "
-            f"({', '.join(ways[True])}). Export the ones and then the others, with task=."
+            f"({', '.join(ways[True])}). Export the ones and then the others."
         )
     first = models[names[0]]
     model: Any = JoinedTasks(predictor.model, names)
@@ -144,25 +144,20 @@ def eager_attention(model: PreTrainedModel | JoinedTasks) -> Iterator[None]:
 
 
 def reads_types(model: nn.Module) -> bool:
-    """Return whether token types matter. Siamese heads encode the two texts separately, without types."""
+    """Return whether token types matter. Siamese heads encode the two texts separately; word counts have no types."""
     if isinstance(model, JoinedTasks):
         return any(model.model.heads[model.model.find_task(task["name"])].compare is None for task in model.tasks)
     models = model.members if isinstance(model, HeadhuntEnsembleForSequenceClassification) else [model]
-    siamese = [isinstance(each, HeadhuntForSequenceClassification) and each.head.compare is not None for each in models]
-    return not all(siamese)
+    own = [each for each in models if isinstance(each, HeadhuntForSequenceClassification)]
+    return len(own) < len(models) or any(each.head.compare is None and not each.words_alone for each in own)
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Silence the logs and warnings of the exporters in the block."""
-    loggers = [logging.getLogger("torch.onnx"), logging.getLogger()]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

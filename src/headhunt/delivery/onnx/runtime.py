@@ -106,12 +106,10 @@ class Metadata:
             ValueError: If it is not the `headhunt.json` of an export.
         """
         data = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA or "special_tokens" not in data:
+        json.dumps(data, allow_nan=False)  # refuses NaN and numbers that are too large, which Python reads
+        names = [item.name for item in fields(cls) if item.name != "facts"]
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA or not data.keys() >= set(names):
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
-        for name in ("thresholds", "rejection"):  # missing in exports of earlier versions
-            data.setdefault(name, None)
-        data.setdefault("tasks", [])
-        names = {item.name for item in fields(cls)} - {"facts"}
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
         _check_types(path, known)
@@ -232,31 +230,37 @@ class Model:
                 outputs[start + chosen] = self.run([rows[i] for i in chosen])
         return outputs
 
-    def prediction(self, row: np.ndarray) -> dict[str, Any]:
-        """Return one row of `outputs` as label, probability and all probabilities; by task if there are several."""
+    def prediction(self, row: np.ndarray, top_k: int | None = None) -> dict[str, Any]:
+        """Return one row of `outputs` as label, probability and all probabilities; by task if there are several.
+
+        Args:
+            row: The outputs of one text.
+            top_k: The number of probabilities, the highest first, if there are more; None keeps all.
+        """
         if self.tasks:
             return {
-                task.name: self._answer(task.problem_type, task.labels, part if task.labels else part[0])
+                task.name: self._answer(task.problem_type, task.labels, part if task.labels else part[0], top_k)
                 for task, part in zip(self.tasks, self._by_task(row), strict=True)
             }
-        return self._answer(self.problem_type, self.labels, row)
+        return self._answer(self.problem_type, self.labels, row, top_k)
 
-    def _answer(self, problem_type: str, labels: Sequence[str], row: Any) -> dict[str, Any]:
+    def _answer(self, problem_type: str, labels: Sequence[str], row: Any, top_k: int | None) -> dict[str, Any]:
         if problem_type == "regression":
             return {"label": float(row), "probability": None, "probabilities": {}}
-        probabilities = dict(zip(labels, row.tolist(), strict=True))
+        shown = range(len(labels)) if top_k is None or top_k >= len(labels) else np.argsort(-row, kind="stable")[:top_k]
+        probabilities = {labels[i]: float(row[i]) for i in shown}
         if problem_type == "single_label_classification":
-            label: Any = max(probabilities, key=probabilities.__getitem__)
-            answer = {"label": label, "probability": probabilities[label], "probabilities": probabilities}
+            best = int(row.argmax())
+            label, probability = labels[best], float(row[best])
+            answer = {"label": label, "probability": probability, "probabilities": probabilities}
             if self.rejection is None:
                 return answer
-            rejected = probabilities[label] < self.rejection.threshold or label == self.rejection.label
+            rejected = probability < self.rejection.threshold or label == self.rejection.label
             return {**answer, "label": None if rejected else label, "rejected": rejected}
-        thresholds = self.thresholds or [0.5] * len(labels)
-        chosen = {name: p for (name, p), lowest in zip(probabilities.items(), thresholds, strict=True) if p >= lowest}
+        chosen = np.flatnonzero(row >= np.array(self.thresholds or [0.5] * len(labels))).tolist()
         return {
-            "label": list(chosen),
-            "probability": min(chosen.values(), default=None),
+            "label": [labels[i] for i in chosen],
+            "probability": min(row[chosen].tolist(), default=None),
             "probabilities": probabilities,
         }
 

@@ -13,9 +13,9 @@ import threading
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,10 +39,16 @@ class BatchModel(Protocol):
 class Job:
     """The texts of one request, and a future of their outputs."""
 
-    __slots__ = ("future", "outputs", "remaining", "texts", "texts_b")
+    __slots__ = ("answer", "future", "outputs", "remaining", "texts", "texts_b")
 
-    def __init__(self, texts: Sequence[str], texts_b: Sequence[str] | None, future: asyncio.Future[list[Any]]) -> None:
-        self.texts, self.texts_b, self.future = texts, texts_b, future
+    def __init__(
+        self,
+        texts: Sequence[str],
+        texts_b: Sequence[str] | None,
+        answer: Callable[[Any], Any] | None,
+        future: asyncio.Future[list[Any]],
+    ) -> None:
+        self.texts, self.texts_b, self.answer, self.future = texts, texts_b, answer, future
         self.outputs: list[Any] = [None] * len(texts)
         self.remaining = len(texts)
 
@@ -66,15 +72,7 @@ class Row(NamedTuple):
     tokens: Any
 
 
-@dataclass(frozen=True)
-class Step:
-    """The next work of a thread."""
-
-    batch: list[Row]
-    cancelled: int
-    """Texts taken out of the queue because their request was cancelled."""
-    closing: bool
-    """True if no further work follows."""
+Item = TypeVar("Item", Chunk, Row)
 
 
 class RowQueue:
@@ -154,8 +152,8 @@ class Batcher:
         observe: Callable[[int], None] | None = None,
     ) -> None:
         self.model, self.max_batch, self.observe = model, max_batch, observe
-        self.queued = 0
-        """Texts that are queued or being computed."""
+        self._jobs: set[Job] = set()  # with texts that are queued or being computed
+        self._started: dict[int, float] = {}  # when each thread began to tokenize or compute, by thread
         self.seconds_per_text = 0.01
         """Moving average with all threads busy; the time to try again is computed from it."""
         self._inbox: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
@@ -178,33 +176,56 @@ class Batcher:
             thread.start()
 
     @property
+    def queued(self) -> int:
+        """Texts that are queued or being computed."""
+        return sum(job.remaining for job in self._jobs)
+
+    def is_stalled(self, seconds: float) -> bool:
+        """Return whether a thread has spent more than this time on one batch."""
+        now = time.monotonic()
+        return any(now - started > seconds for started in list(self._started.values()))
+
+    @property
     def working(self) -> bool:
         """True if every thread is alive."""
         return all(thread.is_alive() for thread in self.threads)
 
     def replace_dead_threads(self) -> None:
-        """Start a new thread for each that has ended before `close`."""
+        """Start a new thread for each that has ended before `close`; fail all texts, since it may have held some."""
         for number, thread in enumerate(self.threads):
             if not thread.is_alive() and not self._closing:
                 log.error("thread %s has died and is replaced", thread.name)
                 self.restarts += 1
                 self.threads[number] = self._make_thread(number)
                 self.threads[number].start()
+                rows = [Row(0, job, 0, None) for job in list(self._jobs) for _ in range(job.remaining)]
+                self._call_in_loop(self._fail, rows, RuntimeError("a thread of the model died"))
 
     def close(self) -> None:
         """Stop the threads once all submitted texts are computed."""
         self._closing = True
         self._inbox.put(None)
 
-    def submit(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> asyncio.Future[list[Any]]:
-        """Return a future of the outputs, one per text. Cancel it to remove texts that are still queued."""
-        job = Job(texts, texts_b, self._loop.create_future())
+    def submit(
+        self,
+        texts: Sequence[str],
+        texts_b: Sequence[str] | None = None,
+        answer: Callable[[Any], Any] | None = None,
+    ) -> asyncio.Future[list[Any]]:
+        """Return a future of the outputs, one per text. Cancel it to remove texts that are still queued.
+
+        Args:
+            texts: The texts, or the first texts of pairs.
+            texts_b: The second texts of pairs.
+            answer: Turns an output into what the future has in its place; called in a thread of the model.
+        """
+        job = Job(texts, texts_b, answer, self._loop.create_future())
         if not texts:
             job.future.set_result([])
             return job.future
         if not self.working:
             self.replace_dead_threads()
-        self.queued += len(texts)
+        self._jobs.add(job)
         start = characters = 0
         for i, text in enumerate(texts):
             characters += len(text) + (len(texts_b[i]) if texts_b is not None else 0)
@@ -217,59 +238,70 @@ class Batcher:
 
     # ------------------------------------------------------------------------------------------ in the threads
 
+    # Tokenizers and runtimes are foreign code: a panic in Rust is a BaseException. Whatever they raise goes to the
+    # requests of the texts; the thread goes on.
+
     def _work(self) -> None:
         while True:
             try:
                 with self._queue_lock:
-                    step = self._next_step()
-            except Exception:  # an error of the queue itself; a dead thread would leave every request waiting
+                    batch, is_open = self._next_batch()
+            except BaseException:  # an error of the queue itself; a dead thread would leave every request waiting
                 log.exception("a thread failed to take a batch and goes on")
                 self.restarts += 1
                 time.sleep(PAUSE_AFTER_ERROR)
                 continue
-            if step.cancelled:
-                self._call_in_loop(self._discard, step.cancelled)
-            if step.batch:
-                try:
-                    outputs: Any = self.model.run([row.tokens for row in step.batch])
-                    if len(outputs) != len(step.batch):
-                        raise ValueError(f"The model returned {len(outputs)} outputs for {len(step.batch)} texts.")
-                except BaseException as error:  # any error goes to the requests of this batch; the thread must go on
-                    outputs = error if isinstance(error, Exception) else RuntimeError(repr(error))
-                self._call_in_loop(self._deliver, step.batch, outputs)
-            elif step.closing:
+            if batch:
+                self._run(batch)
+            elif not is_open and not self._rows.count:
                 return
 
-    def _next_step(self) -> Step:
-        """Return the next batch, without rows of cancelled requests."""
-        cancelled, is_open = self._fetch()
-        batch: list[Row] = []
-        if self._rows.count:
-            for row in self._take():
-                if row.job.future.done():
-                    cancelled += 1
-                else:
-                    batch.append(row)
-        return Step(batch, cancelled, closing=not is_open and self._rows.count == 0)
+    def _run(self, batch: list[Row]) -> None:
+        try:
+            with self._timed():
+                outputs = self.model.run([row.tokens for row in batch])
+                if len(outputs) != len(batch):
+                    raise ValueError(f"The model returned {len(outputs)} outputs for {len(batch)} texts.")
+                pairs = zip((row.job.answer for row in batch), outputs, strict=True)
+                answers = [output if answer is None else answer(output) for answer, output in pairs]
+        except BaseException as error:
+            self._call_in_loop(self._fail, batch, error)
+        else:
+            self._call_in_loop(self._deliver, batch, answers)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Record that this thread is busy; see `is_stalled`."""
+        thread = threading.get_ident()
+        self._started[thread] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._started[thread]
+
+    def _next_batch(self) -> tuple[list[Row], bool]:
+        """Return the next batch, without rows of cancelled requests, and whether more texts can follow."""
+        is_open = self._fetch()
+        rows, cancelled = _split(self._take()) if self._rows.count else ([], [])
+        if cancelled:
+            self._call_in_loop(self._release, cancelled)
+        return rows, is_open
 
     def _take(self) -> list[Row]:
         """Take a batch out of the queue. If that fails, all queued requests get the error and the queue is new."""
         try:
             return self._rows.take(self.max_batch)
-        except Exception as error:
+        except BaseException as error:
             rows = [row for same_length in self._rows.rows.values() for row in same_length]
             self._rows = RowQueue()
-            self._call_in_loop(self._deliver, rows, error)
+            self._call_in_loop(self._fail, rows, error)
             raise
 
-    def _fetch(self) -> tuple[int, bool]:
-        """Tokenize about one chunk of new texts; wait for one if the queue is empty.
-
-        Returns:
-            The number of texts of cancelled requests, and whether more texts can follow.
-        """
+    def _fetch(self) -> bool:
+        """Tokenize about one chunk of new texts; wait for one if the queue is empty. Return if more can follow."""
         chunks: list[Chunk] = []
         characters = 0
+        is_open = True
         while characters < CHUNK:
             try:
                 chunk = self._inbox.get(block=not (self._rows.count or chunks))
@@ -277,31 +309,35 @@ class Batcher:
                 break
             if chunk is None:
                 self._inbox.put(None)  # for the other threads
-                return self._encode(chunks), False
+                is_open = False
+                break
             chunks.append(chunk)
             characters += sum(map(len, chunk.job.texts[chunk.start : chunk.stop]))
-        return self._encode(chunks), True
+        self._encode(chunks)
+        return is_open
 
-    def _encode(self, chunks: list[Chunk]) -> int:
-        """Add the rows of these chunks to the queue and return the number of texts of cancelled requests."""
-        active = [chunk for chunk in chunks if not chunk.job.future.done()]
-        cancelled = sum(stop - start for _, start, stop in chunks) - sum(stop - start for _, start, stop in active)
-        if not active:
-            return cancelled
+    def _encode(self, chunks: list[Chunk]) -> None:
+        """Add the rows of these chunks to the queue, unless their requests are cancelled."""
+        active, cancelled = _split(chunks)
         texts = [text for job, start, stop in active for text in job.texts[start:stop]]
         texts_b = None
-        if active[0].job.texts_b is not None:
+        if active and active[0].job.texts_b is not None:
             texts_b = [text for job, start, stop in active for text in job.texts_b[start:stop]]  # type: ignore[index]
-        owners = [(job, i) for job, start, stop in active for i in range(start, stop)]
         try:
-            encoded = self.model.encode(texts, texts_b)
-        except Exception as error:
-            self._call_in_loop(self._deliver, [Row(0, job, i, None) for job, i in owners], error)
-            return cancelled
-        for (job, i), tokens in zip(owners, encoded, strict=True):
+            with self._timed():
+                encoded = self.model.encode(texts, texts_b) if texts else []
+        except BaseException as error:
+            if len(active) > 1:  # one text that cannot be tokenized is no fault of the other requests
+                for chunk in chunks:
+                    self._encode([chunk])
+            else:
+                self._call_in_loop(self._fail, _rows_of(chunks), error)
+            return
+        if cancelled:
+            self._call_in_loop(self._release, _rows_of(cancelled))
+        for row, tokens in zip(_rows_of(active), encoded, strict=True):
             self._next_number += 1
-            self._rows.add(Row(self._next_number, job, i, tokens))
-        return cancelled
+            self._rows.add(row._replace(number=self._next_number, tokens=tokens))
 
     def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:
@@ -311,28 +347,47 @@ class Batcher:
 
     # ------------------------------------------------------------------------------------------ in the event loop
 
-    def _deliver(self, batch: list[Row], outputs: Any) -> None:
-        self.queued -= len(batch)
-        if isinstance(outputs, Exception):
-            log.error("a forward pass failed", exc_info=outputs)
-            for row in batch:
-                if not row.job.future.done():
-                    row.job.future.set_exception(outputs)
-            return
-        self._update_speed(len(batch))
+    def _deliver(self, batch: list[Row], outputs: list[Any]) -> None:
         for (_, job, position, _), output in zip(batch, outputs, strict=True):
             job.outputs[position] = output
-            job.remaining -= 1
-            if not job.remaining and not job.future.done():
-                job.future.set_result(job.outputs)
+        self._release(batch)
+        self._update_speed(len(batch))
         if self.observe:
             self.observe(len(batch))
 
-    def _discard(self, count: int) -> None:
-        self.queued -= count
+    def _fail(self, rows: list[Row], error: BaseException) -> None:
+        log.error("the model failed on a batch", exc_info=error)
+        for row in rows:
+            if not row.job.future.done():
+                row.job.future.set_exception(RuntimeError(repr(error)))
+        self._release(rows)
+
+    def _release(self, rows: list[Row]) -> None:
+        """Count rows as finished; a job without further rows has its result."""
+        for row in rows:
+            job = row.job
+            job.remaining -= 1
+            if not job.remaining:
+                self._jobs.discard(job)
+                if not job.future.done():
+                    job.future.set_result(job.outputs)
 
     def _update_speed(self, count: int) -> None:
         now = time.monotonic()
         taken, self._last_pass = now - self._last_pass, now
-        if self.queued and taken < 10:  # with an empty queue, the time between two passes is mostly idle time
+        if self._jobs and taken < 10:  # with an empty queue, the time between two passes is mostly idle time
             self.seconds_per_text += 0.1 * (taken / count - self.seconds_per_text)
+
+
+def _rows_of(chunks: Iterable[Chunk]) -> list[Row]:
+    """Return the rows of chunks, without tokens."""
+    return [Row(0, job, position, None) for job, start, stop in chunks for position in range(start, stop)]
+
+
+def _split(items: Iterable[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the chunks or rows of requests that wait, and those of cancelled ones."""
+    waiting: list[Item] = []
+    cancelled: list[Item] = []
+    for item in items:
+        (cancelled if item.job.future.done() else waiting).append(item)
+    return waiting, cancelled

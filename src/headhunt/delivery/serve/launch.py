@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import subprocess
 import sys
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headhunt import __version__
-from headhunt.delivery.serve.limits import Limits
-from headhunt.errors import HeadhuntError, ModelError
-from headhunt.run.directory import not_a_model
+from headhunt.delivery.serve.limits import Compute, Limits
+from headhunt.errors import ModelError
+from headhunt.run.model_info import not_a_model
 from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, prune_cache, read_json, remove
+from headhunt.study.fork_server import check_tokenizer, python_command
 
 if TYPE_CHECKING:
     from headhunt.delivery.onnx.runtime import Model
@@ -40,9 +40,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
-    threads: int | None = None,
-    model_instances: int | None = None,
-    max_batch: int = 32,
+    compute: Compute | None = None,
     limits: Limits | None = None,
     notify: Callable[[str], None] = print,
 ) -> None:
@@ -53,10 +51,7 @@ def serve(
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         token: Token that clients must send, if any.
-        threads: Cores for computing; all cores by default.
-        model_instances: Number of parallel forward passes, which share the threads. One per thread gives the highest
-            throughput; one alone gives the lowest latency.
-        max_batch: Texts of a forward pass.
+        compute: Cores and forward passes; all cores by default, with one pass each.
         limits: Limits on requests.
         notify: Called with messages for the user.
 
@@ -66,22 +61,20 @@ def serve(
     require("fastapi", "uvicorn", "httptools", "orjson", "onnxruntime", "prometheus_client")
     from prometheus_client import disable_created_metrics
 
-    from headhunt.delivery.serve.server import Server, listen
+    from headhunt.delivery.serve.server import Server, is_loopback, listen
     from headhunt.delivery.serve.service import Service, check_token
     from headhunt.delivery.serve.tasks import TaskServices
 
-    threads = threads or available_cores()
-    model_instances = min(model_instances or threads, threads)
-    for name, value in (("threads", threads), ("model_instances", model_instances), ("max_batch", max_batch)):
-        if value < 1:
-            raise HeadhuntError(f"{name}= must be at least 1; found {value}.")
+    compute = compute or Compute()
+    threads = compute.threads or available_cores()
+    model_instances = min(compute.model_instances or threads, threads)
     check_token(token)
     if not is_loopback(host) and not token:
         notify(f"warning: anyone who reaches {host}:{port} can use this model; set a token, or listen on 127.0.0.1")
     # A creation time for each counter would double the page without use.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     with listen(host, port) as listening_socket:
-        options: dict[str, Any] = {"model_instances": model_instances, "max_batch": max_batch}
+        options: dict[str, Any] = {"model_instances": model_instances, "max_batch": compute.max_batch}
         options |= {"limits": limits, "token": token}
         service: Service | TaskServices
         cores = threads // model_instances
@@ -100,7 +93,7 @@ def serve(
             service = Service(load_model(folder, cores, notify), **options)
         # A thread that has finished a forward pass should not wait for the interpreter longer than a request takes.
         sys.setswitchinterval(0.0005)
-        Server(service, notify=notify).run([listening_socket])
+        Server(service, notify=notify, local=is_loopback(host) and not token).run([listening_socket])
 
 
 def tasks_of(folder: Path) -> dict[str, bool]:
@@ -161,11 +154,14 @@ def load_model(folder: str | Path, threads: int, notify: Callable[[str], None], 
 
 def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
     try:
+        check_tokenizer(folder / "tokenizer.json")
         opened = model(folder, threads=threads)
         # Settings that do not fit the graph are found by the first prediction only.
         opened.predict(["a"], ["a"] if opened.pair else None)
         return opened
-    except Exception as error:  # a damaged file can make the runtime raise anything
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a damaged file can make the runtime raise anything, and the tokenizer panic
         reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
         raise ModelError(f"{folder} cannot be loaded: {reason}. Export the model again.") from None
 
@@ -184,7 +180,7 @@ def cached_export(folder: Path, notify: Callable[[str], None], tasks: Sequence[s
         what = f"{folder} ({', '.join(tasks)})" if tasks else str(folder)
         notify(f"{what} is not an export: exporting it to ONNX, once, in {out}")
         # A process of its own, so that torch does not stay in the memory of the service.
-        command = [sys.executable, "-c", EXPORT, *tasks, str(folder), str(out)]
+        command = python_command(EXPORT, *tasks, str(folder), str(out))
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - the interpreter with our own code; paths are arguments
         if done.returncode:
             raise ModelError((done.stderr.strip() or f"{folder} cannot be exported.").splitlines()[-1])
@@ -217,14 +213,6 @@ def require(*modules: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ModelError(f'The service needs {", ".join(missing)}: pip install "headhunt[serve]".')
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a server on this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def available_cores() -> int:

@@ -47,7 +47,7 @@ function answer(prediction, problemType) {
   else if (problemType === "multi_label_classification") elements.push(make("div", prediction.label.join(", ") || "none of the labels", "label"));
   else elements.push(make("div", prediction.rejected ? "no answer: rejected" : prediction.label, "label"));
   const ordered = Object.entries(prediction.probabilities).sort((a, b) => b[1] - a[1]);
-  for (const [name, share] of ordered.slice(0, MAX_BARS)) {
+  for (const [name, share] of ordered) {
     const bar = make("div", undefined, "bar");
     const track = make("i");
     track.append(make("b"));
@@ -57,7 +57,6 @@ function answer(prediction, problemType) {
     bar.append(title, track, make("span", percent(share)));
     elements.push(bar);
   }
-  if (ordered.length > MAX_BARS) elements.push(make("div", `and ${ordered.length - MAX_BARS} more`, "quiet"));
   return elements;
 }
 
@@ -75,6 +74,7 @@ at("form").addEventListener("submit", async (event) => {
     if (facts.needs_token) headers.authorization = `Bearer ${at("token").value}`;
     // An empty field sends the example that it displays.
     const request = Object.fromEntries(fields.map((area) => [area.name, area.value || area.placeholder]));
+    request.top_k = MAX_BARS;
     const response = await fetch(address, { method: "POST", headers, body: JSON.stringify(request) });
     const result = await response.json();
     if (response.ok) show(result);

@@ -55,7 +55,8 @@ class Replica:
             self.started = True
             self.service.batcher.start()  # in the event loop of the requests
         scope = dict(request.scope)
-        scope["path"] = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        if scope["path"] == scope.get("root_path"):
+            scope["path"] += "/"
         response = Response()
         body = bytearray()
 

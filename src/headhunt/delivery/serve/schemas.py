@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from headhunt.delivery.onnx.runtime import Model
 from headhunt.delivery.serve.limits import Limits
 
-EXAMPLES = (("a moving story, well told", "not worth the ticket"), ("the story moves you", "you will want it back"))
+TOP_K = 5  # probabilities of a prediction, if a request does not ask for more
+EXAMPLES = (("a text", "another text"), ("the second text", "its second text"))  # whatever the classes are
 
 
 class RefusedError(Exception):
@@ -52,6 +53,8 @@ class Request:
 
     texts: list[str]
     texts_b: list[str] | None
+    top_k: int
+    """Labels of a prediction with a probability."""
     single: bool
     """True if the response is one prediction, False if it is a list."""
 
@@ -62,14 +65,15 @@ class RequestSchema:
     Args:
         pair: Whether the model takes pairs of texts.
         limits: Limits on the number and length of texts.
+        outputs: Numbers that the model returns for a text.
 
     Attributes:
         single: Pydantic model of a request with one text or pair.
         batch: Pydantic model of a request with a list.
     """
 
-    def __init__(self, pair: bool, limits: Limits) -> None:
-        self.pair, self.limits = pair, limits
+    def __init__(self, pair: bool, limits: Limits, outputs: int = 1) -> None:
+        self.pair, self.limits, self.outputs = pair, limits, outputs
         self._single_names, self._batch_names = ("text", "text_b")[: 1 + pair], ("texts", "texts_b")[: 1 + pair]
         text = Annotated[str, Field(max_length=limits.max_characters)]
         texts = Annotated[list[text], Field(max_length=limits.max_texts)]
@@ -93,10 +97,11 @@ class RequestSchema:
         single = "text" in data
         names = self._single_names if single else self._batch_names
         # Checked here, since pydantic would report every one of a hundred thousand unknown names.
-        if data.keys() != set(names):
+        if data.keys() - {"top_k"} != set(names):
             accepted = '"text" and "text_b", or "texts" and "texts_b"' if self.pair else '"text" or "texts"'
             found = ", ".join(json.dumps(name)[:40] for name in list(data)[:5]) or "nothing"
-            raise RefusedError(422, f"This model takes {accepted}, and nothing else; found {found}.", "malformed")
+            message = f'This model takes {accepted}, and "top_k", and nothing else; found {found}.'
+            raise RefusedError(422, message, "malformed")
         try:
             (self.single if single else self.batch).model_validate(data)
         except ValidationError as error:
@@ -105,7 +110,11 @@ class RequestSchema:
         if self.pair and len(columns[0]) != len(columns[1]):
             sizes = f"{len(columns[0])} and {len(columns[1])}"
             raise RefusedError(422, f'"texts" and "texts_b" must have the same length; found {sizes}.', "malformed")
-        return Request(columns[0], columns[1] if self.pair else None, single)
+        if len(columns[0]) * self.outputs > self.limits.max_outputs:
+            most = self.limits.max_outputs // self.outputs
+            message = f"A request must have at most {most} texts for {self.outputs} labels; found {len(columns[0])}."
+            raise RefusedError(413, message, "too_large")
+        return Request(columns[0], columns[1] if self.pair else None, data.get("top_k", TOP_K), single)
 
     def _refusal(self, data: dict[str, Any], error: Any) -> RefusedError:
         """Return the refusal for the first error that pydantic reports."""
@@ -118,6 +127,7 @@ class RequestSchema:
             return RefusedError(413, message, "too_large")
         where = "".join([f'"{name}"', *(f"[{i}]" for i in index)])
         expected = "a list of strings" if error["type"] == "list_type" else "a string"
+        expected = "a number of labels, at least 1" if name == "top_k" else expected
         return RefusedError(422, f"{where} must be {expected}; found {_kind(value)}.", "malformed")
 
     def examples(self) -> dict[str, dict[str, Any]]:
@@ -159,6 +169,7 @@ def _prediction_model(problem_type: str, labels: Sequence[str], name: str, rejec
 
 def _make_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    required["top_k"] = (Annotated[int, Field(ge=1, description="Labels with a probability, best first.")], TOP_K)
     return create_model(name, __config__=ConfigDict(extra="forbid", strict=True), **required)
 
 

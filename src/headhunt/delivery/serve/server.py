@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headhunt.delivery.serve.service import OUTPUTS_KEY, Service
+from headhunt.delivery.serve.service import OUTPUTS_KEY, Receive, Scope, Send, Service, send_json
 from headhunt.delivery.serve.tasks import TaskServices
 from headhunt.errors import HeadhuntError
 
@@ -39,6 +41,32 @@ def listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or str(error)
         raise HeadhuntError(f"The service must be able to listen on {host}:{port}; found: {reason}.") from None
     return bound
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server on this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def accept_local(service: Service | TaskServices) -> Any:
+    """Return the application that answers requests to a name of this machine only.
+
+    Otherwise a page of another site could use the service: it lets its own name lead to this machine.
+    """
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        names = [host.rpartition(":")[0] if re.search(r":\d*$", host) else host for host in hosts]
+        if all(is_loopback(name.strip("[]").lower()) for name in names):
+            await service(scope, receive, send)
+        else:
+            message = "Without a token, this service answers requests to localhost only; the host was another."
+            await send_json(send, 421, {"error": message}, unread=receive)
+
+    return guarded
 
 
 class HeadTooLargeError(httptools.HttpParserError):
@@ -202,20 +230,28 @@ class Server(uvicorn.Server):
     Args:
         service: The application.
         notify: Called with messages for the user.
+        local: Answer requests to a name of this machine only.
         backlog: Connections that may wait to be accepted.
     """
 
-    def __init__(self, service: Service | TaskServices, *, notify: Callable[[str], None], backlog: int = 2048) -> None:
+    def __init__(
+        self,
+        service: Service | TaskServices,
+        *,
+        notify: Callable[[str], None],
+        local: bool = False,
+        backlog: int = 2048,
+    ) -> None:
         self.service, self.notify = service, notify
         super().__init__(
             uvicorn.Config(
-                service,
+                accept_local(service) if local else service,
                 http=Connection,
                 ws="none",
                 lifespan="on",
                 backlog=backlog,
                 access_log=False,
-                log_level="warning",
+                log_level="error",  # uvicorn warns at every request that is no HTTP, and anyone can send many
                 server_header=False,
                 proxy_headers=False,
                 limit_concurrency=max_connections(),

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -40,6 +41,8 @@ DISCARD_SECONDS = 2.0  # time to read and discard the body of a refused request,
 CLIENT_CLOSED_REQUEST = 499  # the status that proxies log if the client disconnects before the response
 TOKEN_MESSAGE = 'The request must have the token of this service: "Authorization: Bearer TOKEN".'  # noqa: S105 - a message, not a secret
 TOKEN_HEADER = (b"www-authenticate", b"Bearer")
+PUBLIC = ("/", "/docs", "/openapi.json", "/health")
+"""Paths that need no token."""
 
 
 class DisconnectedError(Exception):
@@ -77,7 +80,8 @@ class Service:
         self.batcher = Batcher(
             model, model_instances=model_instances, max_batch=max_batch, observe=self.metrics.batches.observe
         )
-        self._schema = RequestSchema(model.pair, self.limits)
+        outputs = sum(task.width for task in model.tasks) or len(model.labels) or 1
+        self._schema = RequestSchema(model.pair, self.limits, outputs)
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._buffered = 0  # bytes of partly received requests
         self._pending = 0  # requests to /predict without a response
@@ -90,21 +94,22 @@ class Service:
         )
 
     def is_ready(self) -> bool:
-        """Return whether requests are accepted: not while shutting down, nor while a thread of the model is dead."""
-        ready = not self.draining and self.batcher.working
-        if not ready and not self.draining:
+        """Return whether requests are answered: not while shutting down, nor while a thread is dead or stalled."""
+        ready = self.batcher.working and not self.batcher.is_stalled(self.limits.max_wait)
+        if not self.draining:
             self.batcher.replace_dead_threads()  # reported once, then repaired
-        return ready
+        return ready and not self.draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the startup and shutdown of the server."""
         if scope["type"] == "http":
-            if scope["path"] == "/predict":
+            path = scope["path"].removeprefix(scope.get("root_path", ""))  # as Starlette does, and once
+            if path == "/predict":
                 await self._predict(scope, receive, send)
-            elif scope["path"] == "/metrics" and not self._authorized(scope["headers"]):
-                await send_json(send, 401, {"error": TOKEN_MESSAGE}, [TOKEN_HEADER])
+            elif path not in PUBLIC and not self._authorized(scope["headers"]):
+                await send_json(send, 401, {"error": TOKEN_MESSAGE}, [TOKEN_HEADER], receive)
             else:
-                await self._pages(scope, receive, send)  # type: ignore[arg-type]
+                await self._pages(scope, _no_body, send)  # type: ignore[arg-type]
         elif scope["type"] == "lifespan":
             while (await receive())["type"] == "lifespan.startup":
                 self.batcher.start()
@@ -154,11 +159,12 @@ class Service:
             raise RefusedError(503, "The service is shutting down; try again.", "draining", (b"retry-after", b"5"))
         if batcher.queued + len(request.texts) > limits.max_queue:
             raise RefusedError(429, "The queue is full; try again later.", "queue_full", self._retry_after())
-        future = batcher.submit(request.texts, request.texts_b)
+        answer = partial(self.model.prediction, top_k=request.top_k)  # in the thread of the model
+        future = batcher.submit(request.texts, request.texts_b, answer)
         scope[OUTPUTS_KEY] = future
         try:
             async with asyncio.timeout(limits.max_wait):
-                outputs = await future
+                predictions = await future
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
@@ -167,7 +173,6 @@ class Service:
             message = f"No prediction within {limits.max_wait:g} s; try again later."
             raise RefusedError(503, message, "timeout", self._retry_after()) from None
         self.metrics.texts.inc(len(request.texts))
-        predictions = [self.model.prediction(output) for output in outputs]
         return predictions[0] if request.single else {"predictions": predictions}
 
     async def _read(self, headers: Headers, receive: Receive) -> bytearray:
@@ -234,6 +239,11 @@ class Service:
         return b"retry-after", str(min(max(seconds, 1), 60)).encode()
 
 
+async def _no_body() -> dict[str, Any]:
+    """Stand for the body of a request to a page, which is never read."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
 def check_token(token: str | None) -> None:
     """Check a token; None means that clients need none.
 
@@ -241,7 +251,7 @@ def check_token(token: str | None) -> None:
         HeadhuntError: If it is empty, or has characters that no header can carry.
     """
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise HeadhuntError("token= must be of printable ASCII characters and not empty. Pass None for no token.")
+        raise HeadhuntError("must be of printable ASCII characters and not empty. Pass None for no token.", "token")
 
 
 async def send_json(

@@ -60,8 +60,7 @@ class TaskServices:
         root = "/".join(words[:3] if path.startswith(PREFIX) else words[:2])
         if root in self.services and path != root:
             # In place: the server looks here for the forward passes to cancel if the client disconnects.
-            rest = path.removeprefix(root)
-            scope.update(path=rest, raw_path=rest.encode(), root_path=root)
+            scope["root_path"] = root
             await self.services[root](scope, receive, send)
         elif path == "/health":
             ready = all(service.is_ready() for service in self.services.values())
