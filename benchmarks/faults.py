@@ -41,7 +41,9 @@ from headhunt.study import runtime_estimates
 from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
+from headhunt.study.ladder import Ladder
 from headhunt.study.local_executor import LocalExecutor
+from headhunt.study.loop import compare
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
@@ -90,8 +92,8 @@ def search(run: Path, executor: Executor, trials: int) -> None:
     with LedgerWriter(RunDirectory(run)) as ledger:
         candidates = Candidates(SPACE, encoder="toy")
         # Without rungs, a trial that is given up does not change which others are promoted.
-        options = {"strategy": "random", "rungs": False, "limits": Limits(trials=trials), "seed": 1}
-        Study(ledger, candidates, executor, **options).run()
+        options = {"strategy": "random", "ladder": Ladder((1.0,)), "limits": Limits(trials=trials), "seed": 1}
+        compare(Study(ledger, candidates, **options), executor)
 
 
 def drive(run: Path, trials: int) -> None:

@@ -136,7 +136,13 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
         folder = Path(tempfile.mkdtemp(dir=job["outputs"]))
         seconds = job["search"] / share
         done = headhunt.search(
-            task, encoder=job["encoder"], time=seconds, metric=metric, out=folder / "run", view=False, seed=job["seed"]
+            task,
+            encoder=job["encoder"],
+            time=seconds,
+            metric=metric,
+            out=folder / "run",
+            callbacks=[],
+            seed=job["seed"],
         )
         test, rows, model = done.result.test, task.splits["test"], done.load()
         parts.append(model.outputs(rows.texts(), rows.texts_b(), *([rows.tasks] if task is joined else [])))
@@ -274,7 +280,7 @@ def main() -> None:
     jobs = [{**shared, "cell": cell, "seed": seed} for seed in seeds for cell in CELLS]
     runs = run_jobs(args, run, jobs, ("cell", "seed"))
     if args.search:
-        from headhunt.engine.options import parse_duration
+        from headhunt.run.settings import parse_duration
 
         for cell in SEARCHES:
             if all(each["cell"] != cell for each in runs):

@@ -32,6 +32,7 @@ from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.ladder import Ladder
+from headhunt.study.loop import compare
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
@@ -60,16 +61,9 @@ def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) 
 
     with LedgerWriter(RunDirectory(folder)) as ledger:
         candidates = Candidates(SMALL, encoder=encoder)
-        study = Study(
-            ledger,
-            candidates,
-            InlineExecutor(evaluate),
-            limits=Limits(trials=trials),
-            ladder=Ladder((1.0,)),
-            known=False,
-        )
+        study = Study(ledger, candidates, limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False)
         started = time.perf_counter()
-        study.run()
+        compare(study, InlineExecutor(evaluate))
         wall = time.perf_counter() - started
     return {
         "inline_vs_sum": round(wall / sum(trial_seconds), 4),

@@ -8,9 +8,9 @@ runs with the Python of its environment in DIR (`v_hf`, `v_setfit`, `v_ag`), or 
 There are two tables. In `same`, all tools have the first encoder. In `own`, Headhunt chooses from all encoders, and
 tools that need a sentence encoder get the one named by `--sentence-encoder`.
 
-The tools do not see the test rows: sst2's test rows for SST sentences; the test rows of mrpc that benchmarks/search.py
-did not draw, and its dev rows; training rows of trec6 that no draw has. Other benchmarks have used some of them:
-anytime.py those of mrpc, stsb and ag_news, others those of sst2 and banking77.
+The tools do not see the test rows: sst2's test rows for SST sentences; the test rows of mrpc that earlier
+benchmarks did not draw, and its dev rows; training rows of trec6 that no draw has. Earlier benchmarks have used
+some of them: those of mrpc, stsb, ag_news, sst2 and banking77.
 
     python benchmarks/scoreboard.py --data DIR --peers DIR --encoder DIR --encoders DIR,DIR --cells "same-sst-*"
     python benchmarks/scoreboard.py --summary
@@ -24,6 +24,8 @@ import fnmatch
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,16 +39,14 @@ from typing import Any
 
 import numpy as np
 import pandas
-from anytime import as_outputs, delivered_predictions, run_command
-from draws import CLASSES, REGRESSION, sample
+from draws import CLASSES, REGRESSION, fit_frozen, sample
 from measure import RESULTS, encoder_folders, finish, options, provenance
-from references import fit_frozen
 
 from headhunt.data import Task
 from headhunt.evaluation import evaluate
 from headhunt.run.directory import RunDirectory
 
-EARLIER_DRAWS = range(13)  # of training rows, by benchmarks/search.py and here
+EARLIER_DRAWS = range(13)  # of training rows, by earlier benchmarks and here
 EARLIER_TEST_ROWS = 1_000
 MAX_TEST_ROWS = 2_000
 SHOTS = 16
@@ -74,7 +74,7 @@ PEERS = {
     "autogluon": Peer("AutoGluon", "v_ag"),
     "frozen": Peer("frozen + ridge regression", "", chooses=True),
 }
-"""`frozen` is that of references.py, for numbers, which the others do not take."""
+"""`frozen` is that of draws.py, for numbers, which the others do not take."""
 STRONGEST = ("setfit", "probe")
 """The strongest peers for one text and for pairs; they and Headhunt have a third draw."""
 
@@ -337,6 +337,47 @@ def keep_models(run: RunDirectory, folder: Path) -> Iterator[list[tuple[float, P
     finally:
         ended.set()
         watcher.join()
+
+
+def run_command(words: list[str], limit: float) -> tuple[int, float, float, str]:
+    """Run a command; return its exit code, its start in seconds since 1970, its duration and its output.
+
+    A command that takes three times its limit is killed with everything it started.
+    """
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
+    began, started = time.time(), time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            words, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=3 * limit + 120)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        seconds = time.monotonic() - started
+        output.seek(0)
+        return code, began, seconds, output.read()
+
+
+def delivered_predictions(model: Path, task: Task) -> np.ndarray:
+    """Return what a user of the saved model gets for the test rows, with its own thresholds."""
+    import headhunt
+
+    test = task.splits["test"]
+    predictor = headhunt.load(model)
+    labels = [prediction.label for prediction in predictor.predict(test.texts(), test.texts_b())]
+    numbers = {name: number for number, name in enumerate(task.labels)}
+    if task.problem_type == CLASSES:
+        return np.array([numbers[str(label)] for label in labels])
+    return np.array(labels, np.float64)
+
+
+def as_outputs(problem_type: str, predictions: np.ndarray, count: int) -> np.ndarray:
+    """Return predictions in the form of a model's outputs: a class id becomes a row with a single 1."""
+    return np.eye(count)[predictions.astype(int)] if problem_type == CLASSES else predictions
 
 
 def read_accuracy(found: Any) -> float:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from anytime_summary import show
 from scoreboard import HEADHUNT, PEERS, SETTINGS, read_rows
 
+from headhunt.evaluation.metrics import METRICS
 from headhunt.report.svg import (
     Scale,
     coordinate,
@@ -24,8 +24,10 @@ from headhunt.report.svg import (
     draw_text,
     linear_scale,
     make_axis,
+    number,
     padded_range,
     read_asset,
+    signed,
 )
 
 Row = dict[str, Any]
@@ -162,6 +164,12 @@ def format_cell(rows: Sequence[Row]) -> str:
     spread = f" ({show(metric, min(values))} to {show(metric, max(values))})" if len(values) > 1 else ""
     note = "" if name == "score" else "accuracy "
     return f"{note}{show(metric, float(np.mean(values)))}{spread}, {np.mean([row['seconds'] for row in rows]):.0f} s"
+
+
+def show(metric: str, value: float, difference: bool = False) -> str:
+    """Return a score, or a difference of scores, in percent or as a number."""
+    form = signed if difference else number
+    return form(100 * value, 1) if METRICS[metric].proportion else form(value, 3)
 
 
 def draw_chart(rows: Sequence[Row]) -> str:

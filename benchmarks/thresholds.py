@@ -24,7 +24,7 @@ from headhunt.engine.assembly import prepare
 from headhunt.evaluation import apply_thresholds, fit_thresholds, measure, thresholds
 from headhunt.spec import solved
 from headhunt.training.features import feature_blocks
-from headhunt.training.ridge import fit_ridge
+from headhunt.training.linear import fit_linear
 from headhunt.training.solve import Solving
 
 SETS = ("goemotions", "reuters90")
@@ -46,7 +46,7 @@ def score_shrinkages(task: Task, encoder: str) -> dict[str, dict[str, dict[str, 
     fold_of = np.random.default_rng(0).permutation(len(features)) % FOLDS
     for fold in range(FOLDS):
         learned, scored = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-        model = fit_ridge(features[learned], blocks, targets[learned], LABELS, targets.shape[1])
+        model = fit_linear(features[learned], blocks, targets[learned], LABELS, targets.shape[1])
         outputs, held_out = expit(model.logits(features[scored])), model.held_out
         assert held_out is not None
         probabilities, truth = expit(held_out.logits), targets[learned][held_out.rows]

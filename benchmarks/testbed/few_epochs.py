@@ -10,6 +10,7 @@ Each training run is a line of the `.jsonl` file beside the result, and is not r
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from averages import ROWS
-from sets import SETS, draw_set
-from specs import list_specs, with_encoder
+import pandas
 
+sys.path.append(str(Path(__file__).parents[1]))
+from draws import CLASSES, sample
+
+SETS = {"subj": "subj", "cr": "cr", "mpqa": "mpqa", "umsab_en": "umsab_sentiment", "clinc30": "clinc150"}
+"""The tuning sets and their folders: umsab_en has the English rows, clinc30 has 30 random intents."""
+INTENTS = 30
+MAX_TEST_ROWS = 1_000
 SET_NAMES = ("mpqa", "clinc30", "cr")
 STARTS = ("random", "solved")
 VARIANTS = ((2.0, 1e-4), (4.0, 1e-4), (4.0, 2e-4), (4.0, 4e-4))
 """Epochs and learning rate."""
 BATCH_SIZES = (32, 16, 8)
+ROWS = 500
 BATCH_SETS = ("mpqa", "clinc30", "cr", "subj", "umsab_en")
 KEY = ("set", "start", "epochs", "rate", "batch")
+
+
+def read(data: Path, name: str, split: str) -> pandas.DataFrame:
+    """Return the rows of a split that belong to a tuning set."""
+    frame = pandas.read_parquet(data / SETS[name] / f"{split}.parquet")
+    if name == "umsab_en":
+        frame = frame[frame.lang == "english"]
+    if name == "clinc30":
+        names = np.array(sorted(set(frame.label) - {"oos"}))
+        frame = frame[frame.label.isin(np.random.default_rng(0).permutation(names)[:INTENTS])]
+    return frame[["text", "label"]].reset_index(drop=True)
+
+
+def draw_set(
+    data: Path, name: str, rows: int, test_rows: int = MAX_TEST_ROWS
+) -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    """Return training rows of a tuning set, and test rows whose text is not among them."""
+    train, test = sample(read(data, name, "train"), rows, CLASSES), read(data, name, "test")
+    test = test[~test.text.isin(train.text)].drop_duplicates("text")
+    return train, test.sample(min(test_rows, len(test)), random_state=0)
 
 
 def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,17 +69,19 @@ def measure_cell(job: Mapping[str, Any]) -> dict[str, Any]:
     from headhunt.predictor import Predictor
     from headhunt.run.directory import RunDirectory
     from headhunt.run.task import save_task
+    from headhunt.spec import Space
+    from headhunt.study.candidates import Candidates
     from headhunt.study.requests import FitAllRows
 
     torch.set_num_threads(1)
-    chosen = SETS[job["set"]]
-    item = [each for each in list_specs(chosen.pair) if each.origin == "known"][STARTS.index(job["start"])]
-    spec = with_encoder(item.with_epochs(job["epochs"]).spec, job["encoder"])
-    spec = replace(spec, recipe=replace(spec.recipe, learning_rate=job["rate"], batch_size=job["batch"]))
+    known = Candidates(Space.load("default"), encoder=job["encoder"], rows=ROWS).known_recipes()
+    spec = [spec for spec, _ in known][STARTS.index(job["start"])]
+    changes = {"learning_rate": job["rate"], "batch_size": job["batch"], "epochs": job["epochs"]}
+    spec = replace(spec, recipe=replace(spec.recipe, **changes))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        drawn = draw_set(chosen, Path(job["data"]), folder / "rows", job["rows"], job["test_rows"])
-        task = Task.load(drawn.train, test=drawn.test, problem_type=chosen.problem_type)  # type: ignore[arg-type]
+        train, rows = draw_set(Path(job["data"]), job["set"], job["rows"], job["test_rows"])
+        task = Task.load(train, test=rows, problem_type="single_label_classification")
         save_task(task, RunDirectory(folder / "run").task)
         metric, test = DEFAULT_METRIC[task.problem_type], task.splits["test"]
         runner = TrialRunner(RunnerSettings(directory=str(folder / "run"), metric=metric, threads=1))
@@ -105,7 +134,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(SET_NAMES), choices=list(SETS), help="sets to work on")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
-    common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": ROWS, "test_rows": 0}
+    common = {"data": str(args.data), "encoder": encoder_folder(args.encoder), "rows": ROWS, "test_rows": MAX_TEST_ROWS}
     cells = [(name, start, *variant, 32) for variant in VARIANTS for name in args.sets for start in STARTS]
     cells += [(name, "random", *VARIANTS[1], size) for name in BATCH_SETS for size in BATCH_SIZES]
     cells = list(dict.fromkeys(cells))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas
-from sets import SETS
+from few_epochs import read
 
 SET_NAMES = ("cr", "mpqa", "subj", "umsab_en", "reuters5")
 TOPICS = (
@@ -54,6 +54,7 @@ MORE_ROWS: dict[str, dict[str, Any]] = {
 }
 """Recipes for more than 200 rows."""
 """Recipes by name, with the fields that differ from the plain head or from fine-tuning with a random start."""
+PARTS = ("train", "test")
 TEST_ROWS = 400
 FEW = 100  # rows per class
 KEY = ("set", "shots", "draw", "recipe")
@@ -61,12 +62,10 @@ KEY = ("set", "shots", "draw", "recipe")
 
 def draw_rows(data: Path, name: str, shots: int, draw: int) -> tuple[pandas.DataFrame, pandas.DataFrame]:
     """Return so many training rows of each class, and test rows whose text is not among them."""
-    folder = "reuters90" if name == "reuters5" else SETS[name].folder
-    splits = [pandas.read_parquet(data / folder / f"{part}.parquet") for part in ("train", "test")]
     if name == "reuters5":
-        splits = [_with_one_topic(split) for split in splits]
-    elif language := SETS[name].language:
-        splits = [split[split["lang"] == language] for split in splits]
+        splits = [_with_one_topic(pandas.read_parquet(data / "reuters90" / f"{part}.parquet")) for part in PARTS]
+    else:
+        splits = [read(data, name, part) for part in PARTS]
     train, test = (split[["text", "label"]].drop_duplicates("text") for split in splits)
     train = train.groupby("label").sample(shots, random_state=draw).sample(frac=1, random_state=draw)
     test = test[~test["text"].isin(train["text"])]
