@@ -158,14 +158,20 @@ def with_noise(rows: int, noise_width: int, seed: int) -> tuple[np.ndarray, np.n
     return np.hstack([np.random.default_rng(seed + 7).normal(size=(rows, noise_width)), features]), targets
 
 
-def test_last_layer_weighs_as_much_as_all_others_with_many_classes():
+@pytest.mark.parametrize("landmarks", [150, 1000])
+@pytest.mark.parametrize("solver", ["ridge", "logistic"])
+def test_last_layer_weighs_as_much_as_all_others_if_held_out_rows_say_so(monkeypatch, solver, landmarks):
+    monkeypatch.setattr(linear, "LANDMARKS", landmarks)
     features, targets = with_noise(200, 400, seed=0)
     unseen, truth = with_noise(1000, 400, seed=1)
-    models = [
-        fit_linear(features, [40] * 11, targets, ONE_CLASS, CLASSES, last_mean=part) for part in (slice(400, 440), None)
-    ]
-    emphasized, equal = (float((model.logits(unseen).argmax(1) == truth).mean()) for model in models)
-    assert emphasized > equal + 0.05
+
+    def fit(last_mean: slice | None) -> linear.LinearModel:
+        return fit_linear(features, [40] * 11, targets, ONE_CLASS, CLASSES, solver=solver, last_mean=last_mean)
+
+    equal, emphasized, of_noise = (fit(part) for part in (None, slice(400, 440), slice(40, 80)))
+    accuracy = [float((model.logits(unseen).argmax(1) == truth).mean()) for model in (equal, emphasized)]
+    assert accuracy[1] > accuracy[0] + 0.05 and emphasized.loss < equal.loss
+    np.testing.assert_array_equal(of_noise.weight, equal.weight)
 
 
 def test_fit_is_stopped_in_every_iteration():
