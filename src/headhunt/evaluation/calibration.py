@@ -41,6 +41,7 @@ def fit_temperature(probabilities: np.ndarray, targets: np.ndarray) -> float:
         targets: True class ids (rows,), or multi-hot rows (rows, labels) if a row may have several labels.
     """
     from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
 
     logits, several = _logits(probabilities, targets.ndim == 2), targets.ndim == 2
 
@@ -48,9 +49,7 @@ def fit_temperature(probabilities: np.ndarray, targets: np.ndarray) -> float:
         scaled = logits / np.exp(log_temperature)
         if several:
             return float(np.mean(np.logaddexp(0.0, scaled) - targets * scaled))
-        scaled = scaled - scaled.max(1, keepdims=True)
-        true_logits = scaled[np.arange(len(targets)), targets]
-        return float(np.mean(np.log(np.exp(scaled).sum(1)) - true_logits))
+        return float(-np.mean(log_softmax(scaled, axis=1)[np.arange(len(targets)), targets]))
 
     return float(np.exp(minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded").x))
 
@@ -65,12 +64,10 @@ def apply_temperature(probabilities: np.ndarray, temperature: float | None, *, s
     """
     if temperature is None:
         return probabilities
+    from scipy.special import expit, softmax
+
     scaled = _logits(probabilities, several) / temperature
-    if several:
-        found: np.ndarray = 1 / (1 + np.exp(-scaled))
-        return found
-    powers = np.exp(scaled - scaled.max(1, keepdims=True))
-    return np.asarray(powers / powers.sum(1, keepdims=True))
+    return np.asarray(expit(scaled) if several else softmax(scaled, axis=1))
 
 
 def reliability_bins(probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> list[ReliabilityBin]:

@@ -39,11 +39,7 @@ from headhunt.storage import check_nesting, read_json
 
 SCHEMA = 1
 Suggest = Callable[[str, Leaf], Any]
-PAIR_LEAVES = ("head.siamese", "recipe.swap_pairs")
-SINGLE_LEAVES = ("head.windows",)
 CLASSIFICATION_LEAVES = ("recipe.label_smoothing", "recipe.class_weights")
-ONE_CLASS_LEAVES = ("recipe.contrastive",)
-TASK_LEAVES = ("recipe.task_layers", "recipe.task_sampling")
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,9 @@ class Space:
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
         """Yield every parameter with its path. The switch of an optional part is a `Choice` of false and true."""
-        yield from _leaves(self.tree, "")
+        found: dict[str, Leaf] = {}
+        _draw(self.tree, found.setdefault, "")
+        yield from found.items()
 
     def sample(
         self, suggest: Suggest, *, encoder: str | None = None, pair: bool = True, problem_type: str | None = None
@@ -193,10 +191,14 @@ def inactive_leaves(*, pair: bool, problem_type: str | None = None) -> tuple[str
         problem_type: Problem type of the task, if known.
     """
     several = problem_type == "multi_task"
-    unused = (() if pair else PAIR_LEAVES) + (SINGLE_LEAVES if pair or several else ())
-    unused += CLASSIFICATION_LEAVES if problem_type == "regression" else ()
-    unused += () if problem_type in (None, "single_label_classification") else ONE_CLASS_LEAVES
-    return unused + (() if several else TASK_LEAVES)
+    unused = {
+        ("head.siamese", "recipe.swap_pairs"): not pair,
+        ("head.windows",): pair or several,
+        CLASSIFICATION_LEAVES: problem_type == "regression",
+        ("recipe.contrastive",): problem_type not in (None, "single_label_classification"),
+        ("recipe.task_layers", "recipe.task_sampling"): not several,
+    }
+    return tuple(path for paths, off in unused.items() if off for path in paths)
 
 
 def paper(layers: int = 6) -> Space:
@@ -318,18 +320,6 @@ def encoder(layers: int = 6) -> Space:
 
 
 NAMED: dict[str, Callable[[int], Space]] = {"paper": paper, "default": default, "encoder": encoder}
-
-
-def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, Leaf]]:
-    for key, node in tree.items():
-        here = f"{path}{key}"
-        if isinstance(node, Maybe):
-            yield here, Choice((False, True))
-            yield from _leaves(node.tree, here + ".")
-        elif isinstance(node, dict):
-            yield from _leaves(node, here + ".")
-        elif isinstance(node, Leaf):
-            yield here, node
 
 
 def _draw(tree: dict[str, Any], suggest: Suggest, path: str) -> dict[str, Any]:

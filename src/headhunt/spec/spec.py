@@ -60,6 +60,23 @@ NAMED_VALUES = {
     "task_sampling": TASK_SAMPLINGS,
 }
 """Values and their explanations, of the fields of a recipe that name one."""
+ABOVE_ZERO: dict[str, float] = {"epochs": 1000, "learning_rate": 1, "head_lr_multiplier": 10000}
+"""Largest values of the fields of a recipe that must be above 0."""
+RANGES: dict[str, tuple[float, float]] = {
+    "batch_size": (1, 65536),
+    "layer_decay": (0.1, 1),
+    "weight_decay": (0, 1),
+    "warmup": (0, 0.9),
+    "freeze": (0, 128),
+    "encoder_dropout": (0, 0.9),
+    "label_smoothing": (0, 0.5),
+    "contrastive": (0, 100),
+    "max_length": (8, 32768),
+    "task_layers": (0, 128),
+}
+"""Smallest and largest values of the other fields of a recipe that are numbers."""
+NUMBERS_OR_NAMES = {"freeze": FREEZES, "task_layers": ("all",)}
+"""Names that some of these fields take in place of a number."""
 PLAIN_LEARNING_RATES = (1e-4, 3e-4)  # of the standard recipes for small encoders
 WIDE_LEARNING_RATES = (3e-5, 1e-4)  # for encoders of the size of BERT
 WIDE = 768  # hidden size from which an encoder has that size
@@ -161,33 +178,19 @@ class Recipe:
     """Several tasks: which tasks the batches of a step are from; see TASK_SAMPLINGS."""
 
     def __post_init__(self) -> None:
-        require(0 < self.epochs <= 1000, f"epochs must be above 0, up to 1000; found {self.epochs}.")
-        require(1 <= self.batch_size <= 65536, f"batch_size must be 1 to 65536; found {self.batch_size}.")
-        require(0 < self.learning_rate <= 1, f"learning_rate must be above 0, up to 1; found {self.learning_rate}.")
-        require(
-            0 < self.head_lr_multiplier <= 1e4,
-            f"head_lr_multiplier must be above 0, up to 10000; found {self.head_lr_multiplier}.",
-        )
-        require(0.1 <= self.layer_decay <= 1, f"layer_decay must be 0.1 to 1; found {self.layer_decay}.")
-        require(0 <= self.weight_decay <= 1, f"weight_decay must be 0 to 1; found {self.weight_decay}.")
-        require(0 <= self.warmup <= 0.9, f"warmup must be 0 to 0.9; found {self.warmup}.")
-        if isinstance(self.freeze, str):
-            one_of(self.freeze, FREEZES, "freeze (or a number of layers)")
-        else:
-            require(0 <= self.freeze <= 128, f"freeze must be 0 to 128 layers; found {self.freeze}.")
-        dropout = self.encoder_dropout
-        require(dropout is None or 0 <= dropout <= 0.9, f"encoder_dropout must be 0 to 0.9; found {dropout}.")
-        require(0 <= self.label_smoothing <= 0.5, f"label_smoothing must be 0 to 0.5; found {self.label_smoothing}.")
-        require(0 <= self.contrastive <= 100, f"contrastive must be 0 to 100; found {self.contrastive}.")
-        require(8 <= self.max_length <= 32768, f"max_length must be 8 to 32768; found {self.max_length}.")
+        for name, high in ABOVE_ZERO.items():
+            number = getattr(self, name)
+            require(0 < number <= high, f"{name} must be above 0, up to {high}; found {number}.")
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                one_of(value, NUMBERS_OR_NAMES[name], f"{name} (or a number of layers)")
+            else:
+                require(value is None or low <= value <= high, f"{name} must be {low} to {high}; found {value}.")
         require(self.truncation in ("end", "middle"), f"truncation must be end or middle; found {self.truncation!r}.")
         for name, known in NAMED_VALUES.items():
             if (value := getattr(self, name)) is not None:
                 one_of(value, known, name)
-        if isinstance(self.task_layers, str):
-            one_of(self.task_layers, ("all",), "task_layers (or a number)")
-        else:
-            require(0 <= self.task_layers <= 128, f"task_layers must be 0 to 128; found {self.task_layers}.")
 
     @property
     def is_solved(self) -> bool:
