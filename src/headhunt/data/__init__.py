@@ -3,11 +3,10 @@
 from headhunt.data import datasets
 from headhunt.data.columns import Columns
 from headhunt.data.labels import ProblemType
-from headhunt.data.loading import load_labelled, load_texts
+from headhunt.data.loading import Unlabelled, load_labelled, load_texts, load_unlabelled
 from headhunt.data.splitting import Split
 from headhunt.data.task import SubTask, Task
 from headhunt.data.tasks import join_tasks, load_tasks
-from headhunt.data.unlabelled import Unlabelled, load_unlabelled
 
 __all__ = [
     "Columns",

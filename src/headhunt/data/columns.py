@@ -3,22 +3,35 @@
 import difflib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headhunt.data.problems import Problems, quote, quote_some
+from headhunt.data.problems import Problems, UnreadableError, find_repeated, quote, quote_some
 from headhunt.data.sources import Rows
 from headhunt.data.tables import to_values
 
-_PAIRS = (
-    "text text_b|text_a text_b|text1 text2|text_1 text_2|sentence1 sentence2|sentence_1 sentence_2|"
-    "sentence_a sentence_b|premise hypothesis|question1 question2|query document|query passage|question sentence|"
-    "question passage|question answer"
-)
+_PAIRS = [
+    ("text", "text_b"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("text_1", "text_2"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("query", "document"),
+    ("query", "passage"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "answer"),
+]
 _TEXT = (
     "sentence review content comment question tweet document body message utterance query description abstract "
     "headline title post passage input news sms"
@@ -62,7 +75,7 @@ def find_columns(
     given: Mapping[str, str | None],
     pair: bool | None = None,
     labelled: bool = True,
-) -> Columns | None:
+) -> Columns:
     """Find the columns of a table, or report why they are ambiguous.
 
     Args:
@@ -73,8 +86,8 @@ def find_columns(
         pair: True if two texts are required, False if one is; None infers it from the columns.
         labelled: True if there must be labels.
 
-    Returns:
-        The columns, or None if a problem was added.
+    Raises:
+        DataError: With all problems, if one was added here.
     """
     finder = _Finder(rows, problems)
     before = len(problems.lines)
@@ -83,53 +96,53 @@ def find_columns(
             finder.check_given(role, name)
     text, text_b, label, group, order = map(given.get, ("text", "text_b", "label", "group", "order"))
     content = [name for name in (text, text_b, label) if name is not None]
-    for name in sorted({name for name in content if content.count(name) > 1}):
+    for name in find_repeated(content):
         problems.add(rows.where, f"column {quote(name)} is given twice", "Give different columns for text and label")
     if label is not None and label in (group, order):
         role = "group" if label == group else "order"
         what = f"column {quote(label)} is given as label and as {role}"
         problems.add(rows.where, what, f"Set {role} to another column")
-    named = [*content, *(name for name in (group, order) if name is not None)]
-    if len(problems.lines) > before or finder.report_missing_header(named):
-        return None
-    finder.reserve({name for name in (group, order) if name is not None and name not in content})
+    others = [name for name in (group, order) if name is not None]
+    if len(problems.lines) > before or finder.report_missing_header([*content, *others]):
+        raise problems.as_error()
+    finder.reserve(set(others) - set(content))
     if labelled and label is None:
         label = finder.find_label(taken={text, text_b})
     if text is None:
         text, text_b = finder.find_texts(label, text_b, pair)
     elif pair and text_b is None:
         text_b = finder.find_second(text, label)
-    if text is None or (labelled and label is None) or len(problems.lines) > before:
-        return None
+    if text is None or len(problems.lines) > before:
+        raise problems.as_error()
     return Columns(text, None if pair is False else text_b, label if labelled else None, group, order)
 
 
 def check_columns(rows: Rows, columns: Columns, problems: Problems) -> bool:
     """Check that a split has the columns of the training rows."""
-    before = len(problems.lines)
-    finder = _Finder(rows, problems)
-    for name in (columns.text, columns.text_b, columns.label):
-        if name is not None and name not in finder.names:
-            remedy = f"Name its columns as those of the training rows; found {quote_some(rows.table.column_names)}"
-            problems.add(rows.where, f"there is no column {quote(name)} with values", remedy)
-    return len(problems.lines) == before
+    needed = (columns.text, columns.text_b, columns.label)
+    missing = [name for name in needed if name is not None and name not in _find_filled(rows.table)]
+    remedy = f"Name its columns as those of the training rows; found {quote_some(rows.table.column_names)}"
+    for name in missing:
+        problems.add(rows.where, f"there is no column {quote(name)} with values", remedy)
+    return not missing
+
+
+def _find_filled(table: pa.Table) -> list[str]:
+    """Return the names of the columns that have values."""
+    return [name for name in table.column_names if table[name].null_count < len(table)]
 
 
 class _Finder:
     """The columns of one table that have values, with methods to choose among them."""
 
     def __init__(self, rows: Rows, problems: Problems) -> None:
-        self.rows = rows
-        self.problems = problems
-        table = rows.table
-        self.names = [name for name in table.column_names if table[name].null_count < len(table)]
-        self.lower = {name.lower(): name for name in reversed(self.names)}
-        self.reserved: set[str] = set()
+        self.rows, self.problems = rows, problems
+        self.filled = _find_filled(rows.table)
+        self.reserve(set())
 
     def reserve(self, names: set[str]) -> None:
         """Leave columns that have another use out of the choice."""
-        self.reserved = names
-        self.names = [name for name in self.names if name not in names]
+        self.names = [name for name in self.filled if name not in names]
         self.lower = {name.lower(): name for name in reversed(self.names)}
 
     def check_given(self, role: str, name: str) -> None:
@@ -146,7 +159,7 @@ class _Finder:
         self.problems.add(where, f"there is no column {quote(name)}", remedy)
 
     def report_missing_header(self, given: list[str]) -> bool:
-        known = set((_TEXT + " text " + _LABEL_FIRST + " " + _LABEL + " " + _PAIRS.replace("|", " ")).split())
+        known = {*_TEXT.split(), "text", *_LABEL_FIRST.split(), *_LABEL.split(), *chain.from_iterable(_PAIRS)}
         if given or known & set(self.lower) or not any(map(_is_like_cell, self.names)):
             return False
         what = f"the first row contains data, not column names ({quote_some(self.names, 4)})"
@@ -169,7 +182,7 @@ class _Finder:
     def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str | None, str | None]:
         free = {low: name for low, name in self.lower.items() if name not in (label, text_b)}
         if text_b is None and pair is not False:
-            for first, second in (names.split() for names in _PAIRS.split("|")):
+            for first, second in _PAIRS:
                 if first in free and second in free and self._is_string(free[first]) and self._is_string(free[second]):
                     return free[first], free[second]
         if pair and text_b is None:
@@ -195,7 +208,7 @@ class _Finder:
         return None, text_b
 
     def find_second(self, text: str, label: str | None) -> str | None:
-        for first, second in (names.split() for names in _PAIRS.split("|")):
+        for first, second in _PAIRS:
             if first == text.lower() and self.lower.get(second) not in (None, label):
                 return self.lower[second]
         remedy = f"Set text_b to one of {quote_some(self.names)}"
@@ -208,8 +221,7 @@ class _Finder:
         if candidates:
             what = f"{len(candidates)} columns could hold the {role}: {listed}"
         else:
-            others = {*self.names, *self.reserved}
-            empty = [name for name in self.rows.table.column_names if name not in others]
+            empty = [name for name in self.rows.table.column_names if name not in self.filled]
             what = f"no column is suitable as the {role}" + (f"; the columns are {listed}" if listed else "")
             what += f"; without any value are {quote_some(empty)}" if empty else ""
         self.problems.add(self.rows.where, what, remedy)
@@ -261,21 +273,24 @@ def _is_like_cell(name: str) -> bool:
     return not name or len(name.split()) > 3 or re.fullmatch(r"[-+]?\d+(\.\d+)?", name) is not None
 
 
-def check_texts(rows: Rows, name: str, problems: Problems) -> None:
+def check_texts(rows: Rows, columns: Columns, problems: Problems) -> None:
     """Report texts that cannot be used: missing, blank, not text, not UTF-8, or too long."""
-    kind = rows.table.schema.field(name).type
-    where = rows.where
+    for name in (columns.text, columns.text_b):
+        if name is not None:
+            with suppress(UnreadableError):
+                _check_text_column(rows, name, problems)
+
+
+def _check_text_column(rows: Rows, name: str, problems: Problems) -> None:
+    where, kind = rows.where, rows.table.schema.field(name).type
     if name in rows.mixed:
-        problems.add(where, f"text column {quote(name)} mixes {rows.mixed[name]}", "Give text in every row")
-        return
+        raise problems.add(where, f"text column {quote(name)} mixes {rows.mixed[name]}", "Give text in every row")
     remedy = "Set text to the text column"
     if not is_string(kind):
         values = "nested objects or lists" if pa.types.is_nested(kind) else f"{kind} values"
-        problems.add(where, f"text column {quote(name)} holds {values}, not text", remedy)
-        return
+        raise problems.add(where, f"text column {quote(name)} holds {values}, not text", remedy)
     if _is_numeric(rows, name):
-        problems.add(where, f"text column {quote(name)} holds only numbers", remedy)
-        return
+        raise problems.add(where, f"text column {quote(name)} holds only numbers", remedy)
     codes = np.zeros(len(rows), np.int8)
     for start, texts in rows.walk(name):
         find_faults(texts, codes[start : start + len(texts)])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from headhunt.data.problems import Problems, UnreadableError, brief, count, list_rows, quote_some
+from headhunt.data.problems import Problems, UnreadableError, brief, count, find_repeated, list_rows, quote_some
 from headhunt.data.tables import Table, TableWriter, read_cached
 
 BLOCK_BYTES = 16 << 20  # read at a time
@@ -53,8 +53,7 @@ def _detect_layout(path: Path, tabs: bool, where: str, problems: Problems) -> _L
     with path.open("rb") as file:
         head = file.read(1 << 16).decode("utf-8-sig", errors="replace")
     if not head.strip():
-        problems.add(where, "the file is empty", "Give a file with a header and rows")
-        raise UnreadableError
+        raise problems.add(where, "the file is empty", "Give a file with a header and rows")
     headers = {}
     for delimiter in "\t" if tabs else ",;\t":
         try:
@@ -64,10 +63,8 @@ def _detect_layout(path: Path, tabs: bool, where: str, problems: Problems) -> _L
             headers[delimiter] = [head[:100]]
     best = max(headers, key=lambda delimiter: len(headers[delimiter]))
     names = [name.strip() for name in headers[best]]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems.add(where, f"the header names {quote_some(twice)} twice", "Give every column its own name")
-        raise UnreadableError
+    if twice := find_repeated(names):
+        raise problems.add(where, f"the header names {quote_some(twice)} twice", "Give every column its own name")
     return _Layout(best, headers[best])
 
 
@@ -90,12 +87,11 @@ def _write_rows(path: Path, layout: _Layout, where: str, problems: Problems, wri
                 last_cell = str(batch.column(batch.num_columns - 1)[len(batch) - 1].as_py() or "")
     except pa.ArrowInvalid as error:
         row = writer.rows + len(ragged)
+        what, remedy = f"a row after row {row:,} cannot be read ({brief(error)})", "Fix or remove it"
         if "straddling" in str(error) or "out of sync" in str(error):
             what = f"a row after row {row:,} is longer than {BLOCK_BYTES >> 20} MB"
-            problems.add(where, what, "Close the open quote there, or shorten the cell")
-        else:
-            problems.add(where, f"a row after row {row:,} cannot be read ({brief(error)})", "Fix or remove it")
-        raise UnreadableError from None
+            remedy = "Close the open quote there, or shorten the cell"
+        raise problems.add(where, what, remedy) from None
     writer.skipped = [number for number, _, _ in ragged]
     if layout.quoted and _has_open_quote(path, last_text, last_cell):
         number = writer.rows + len(ragged)

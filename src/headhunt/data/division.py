@@ -32,53 +32,46 @@ class Division:
     limit: int | None
     seed: int
 
-    def divide(self, splits: dict[str, Split], notes: list[str]) -> dict[str, Split]:
-        """Set test rows aside at random, with groups kept together, then limit the training rows.
+    def divide(self, splits: dict[str, Split], order: RowOrder | None, notes: list[str]) -> dict[str, Split]:
+        """Set test rows aside, then limit the training rows.
+
+        Without an order, test rows are drawn at random, with groups kept together. With one, the last rows are the test
+        rows, and the last of the others the validation rows.
 
         Raises:
-            DataError: If no group can be set aside, or too few are left.
+            DataError: If no rows can be set aside, or too few groups are left.
         """
-        train = splits["train"]
+        splits = dict(splits)
+        if order is not None and "test" in splits and "validation" in splits:
+            notes.append("order has no effect, because test and validation rows are given")
         if "test" not in splits and self.test_share:
-            by_column = train.columns.group is not None
-            # The last training sees the validation rows too, so that a text like one of them cannot be a test row.
-            free = ~np.isin(train.groups, splits["validation"].groups) if "validation" in splits else slice(None)
-            strata, groups, test = find_strata(train.targets)[free], train.groups[free], np.zeros(len(train), bool)
-            test[free] = hold_out(strata, groups, self.test_share, self.seed, by_column=by_column)
-            splits = {**splits, "train": train.take(~test), "test": train.take(test)}
-            notes.append(f"test: {int(test.sum()):,} of {count(len(train), 'row')} set aside")
-        if (drawn := self._draw(splits["train"], notes)) is not None:
-            splits = {**splits, "train": splits["train"].take(drawn)}
+            if order is None:
+                self._set_random_aside(splits, notes)
+            else:
+                order = _set_last_aside(splits, "test", order, self.test_share, notes)
+        train = splits["train"]
+        if self.limit is not None and self.limit < len(train):
+            notes.append(f"train: {count(self.limit, 'row')} drawn from {len(train):,}")
+            drawn = draw_sample(find_strata(train.targets), self.limit, self.seed)
+            splits["train"], order = train.take(drawn), order and order.take(drawn)
+        share = self.validation_share
+        if share is None:
+            share = 1 / count_large_folds(len(splits["train"]))
+        if order is not None and "validation" not in splits and share:
+            _set_last_aside(splits, "validation", order, share, notes)
         if train.columns.group is not None:
             _check_groups(splits["train"])
         return {name: splits[name] for name in _SPLITS if name in splits}
 
-    def divide_in_order(self, splits: dict[str, Split], order: RowOrder, notes: list[str]) -> dict[str, Split]:
-        """Set the last rows aside for the test, limit the rows before them, and validate on the last of those.
-
-        Raises:
-            DataError: If too many rows have the same value, so that the last ones cannot be separated.
-        """
-        splits = dict(splits)
-        if "test" in splits and "validation" in splits:
-            notes.append("order has no effect, because test and validation rows are given")
-        if "test" not in splits and self.test_share:
-            order = _set_last_aside(splits, "test", order, self.test_share, notes)
-        if (drawn := self._draw(splits["train"], notes)) is not None:
-            splits["train"], order = splits["train"].take(drawn), order.take(drawn)
-        share = self.validation_share
-        if share is None:
-            share = 1 / count_large_folds(len(splits["train"]))
-        if "validation" not in splits and share:
-            _set_last_aside(splits, "validation", order, share, notes)
-        return {name: splits[name] for name in _SPLITS if name in splits}
-
-    def _draw(self, train: Split, notes: list[str]) -> np.ndarray | None:
-        """Return the positions of the training rows to use; None for all."""
-        if self.limit is None or self.limit >= len(train):
-            return None
-        notes.append(f"train: {count(self.limit, 'row')} drawn from {len(train):,}")
-        return draw_sample(find_strata(train.targets), self.limit, self.seed)
+    def _set_random_aside(self, splits: dict[str, Split], notes: list[str]) -> None:
+        train = splits["train"]
+        # The last training sees the validation rows too, so that a text like one of them cannot be a test row.
+        free = ~np.isin(train.groups, splits["validation"].groups) if "validation" in splits else slice(None)
+        strata, groups, test = find_strata(train.targets)[free], train.groups[free], np.zeros(len(train), bool)
+        by_column = train.columns.group is not None
+        test[free] = hold_out(strata, groups, self.test_share, self.seed, by_column=by_column)
+        splits |= {"train": train.take(~test), "test": train.take(test)}
+        notes.append(f"test: {int(test.sum()):,} of {count(len(train), 'row')} set aside")
 
 
 def _check_groups(train: Split) -> None:

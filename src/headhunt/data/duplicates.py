@@ -307,13 +307,11 @@ def _jaccard(shingles: np.ndarray, bounds: np.ndarray, left: np.ndarray, right: 
 
 def unite(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Give all members of a connected component the smallest number in it."""
-    parents = parents.copy()
-    while True:
-        low = np.minimum(parents[left], parents[right])
-        before = parents.copy()
-        for side in (left, right):
-            np.minimum.at(parents, before[side], low)
-        while not np.array_equal(parents, parents[parents]):
-            parents = parents[parents]
-        if np.array_equal(parents, before):
-            return parents
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    count = len(parents)
+    ends = np.concatenate([np.arange(count), left]), np.concatenate([parents, right])
+    _, component = connected_components(coo_array((np.ones(len(ends[0]), bool), ends), (count, count)), directed=False)
+    _, smallest = np.unique(component, return_index=True)
+    return smallest[component]

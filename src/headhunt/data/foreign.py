@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from headhunt.data.problems import Problems, UnreadableError, brief, quote, quote_some
+from headhunt.data.problems import Problems, brief, quote, quote_some
 
 SQL_URL = re.compile(r"(sqlite|postgresql|mysql|mariadb|oracle|mssql)(\+\w+)?://")
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]*[\w-]")
@@ -31,8 +31,7 @@ def read_sqlite(path: Path, where: str, problems: Problems) -> Columns:
         tables = [name for (name,) in found]
         if len(tables) != 1:
             remedy = f"Give one as sqlite:///{path}#TABLE"
-            problems.add(where, f"a database must have one table; found {quote_some(tables) or 'none'}", remedy)
-            raise UnreadableError
+            raise problems.add(where, f"a database must have one table; found {quote_some(tables) or 'none'}", remedy)
         rows = connection.execute('SELECT * FROM "{}"'.format(tables[0].replace('"', '""')))  # noqa: S608 - quoted
         return _to_columns([name for name, *_ in rows.description], rows)
 
@@ -58,15 +57,14 @@ def read_url(url: str, where: str, problems: Problems) -> Columns:
                 names = sqlalchemy.inspect(engine).get_table_names() if not wanted else [wanted]
                 if len(names) != 1:
                     what = f"a database must have one table; found {quote_some(sorted(names)) or 'none'}"
-                    problems.add(where, what, "Add #TABLE or #SELECT … to the URL")
-                    raise UnreadableError
+                    raise problems.add(where, what, "Add #TABLE or #SELECT … to the URL")
                 quoted = map(engine.dialect.identifier_preparer.quote, names[0].split("."))
                 wanted = f"SELECT * FROM {'.'.join(quoted)}"  # noqa: S608 - quoted
             rows = connection.execute(sqlalchemy.text(wanted))
             return _to_columns([str(name) for name in rows.keys()], rows)  # noqa: SIM118 - not a mapping
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-        problems.add(where, f"the database cannot be read ({brief(error)})", "Check the URL, and install its driver")
-        raise UnreadableError from None
+        what = f"the database cannot be read ({brief(error)})"
+        raise problems.add(where, what, "Check the URL, and install its driver") from None
 
 
 def load_from_hub(name: str, where: str, problems: Problems) -> Any:
@@ -76,8 +74,7 @@ def load_from_hub(name: str, where: str, problems: Problems) -> Any:
         return datasets.load_dataset(name)
     except Exception as error:  # it raises errors of many libraries
         what = f"there is no such file, and no data set {quote(name)} in the local cache or on the Hub ({brief(error)})"
-        problems.add(where, what, "Check the path or the name")
-        raise UnreadableError from None
+        raise problems.add(where, what, "Check the path or the name") from None
 
 
 def flatten_annotations(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,5 +112,5 @@ def _load(package: str, extra: str, where: str, problems: Problems) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        problems.add(where, f"the package {package} is needed", f'Install it: pip install "headhunt[{extra}]"')
-        raise UnreadableError from None
+        remedy = f'Install it: pip install "headhunt[{extra}]"'
+        raise problems.add(where, f"the package {package} is needed", remedy) from None

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from headhunt.data.columns import BROKEN, NONE, OTHER, Columns, find_columns, is_string
 from headhunt.data.decoding import TooLargeError, parquet_step
-from headhunt.data.problems import Problems, brief, quote, quote_some
+from headhunt.data.problems import Problems, UnreadableError, brief, find_repeated, quote, quote_some
 from headhunt.data.readers import FORMATS, detect_format, read_file
 from headhunt.data.sources import Rows
 from headhunt.data.tables import Table
@@ -247,11 +247,8 @@ def open_rows(root: str, file: Input, texts: Sequence[str] = ()) -> ParquetRows 
             rows = _read_table(root, file, texts)
     except (OSError, pa.ArrowException, TooLargeError) as error:
         raise UnreadableInputError(brief(error)) from None
-    names = rows.schema.names
-    if len(set(names)) < len(names):
-        raise UnreadableInputError(
-            f"{quote_some(sorted({name for name in names if names.count(name) > 1}))} names two columns"
-        )
+    if repeated := find_repeated(rows.schema.names):
+        raise UnreadableInputError(f"{quote_some(repeated)} names two columns")
     return rows
 
 
@@ -273,9 +270,10 @@ def _read_table(root: str, file: Input, texts: Sequence[str]) -> TableRows:
     check_unchanged(root, file)
     path = _fetch(root, file) if root else Path(file.path)
     problems = Problems(path.name)
-    table = read_file(path, "", problems)
-    if table is None:
-        raise UnreadableInputError("; ".join(line.strip(" :-") for line in problems.lines))
+    try:
+        table = read_file(path, "", problems)
+    except UnreadableError:
+        raise UnreadableInputError("; ".join(line.strip(" :-") for line in problems.lines)) from None
     mixed = [name for name in texts if name in table.mixed]
     other = np.unique(np.concatenate([_not_text(path, name) for name in mixed])) if mixed else np.empty(0, np.int64)
     return TableRows(table, other)
@@ -322,13 +320,8 @@ def choose_columns(
         return Columns(text, text_b, None)
     sample = [table for table, _ in rows.read(0, min(rows.rows, 1000))]
     table = pa.concat_tables(sample) if sample else rows.schema.empty_table()
-    problems = Problems(where)
-    columns = find_columns(
-        Rows(where, table), problems, given={"text": text, "text_b": text_b}, pair=pair, labelled=False
-    )
-    if columns is None:
-        raise problems.as_error()
-    return columns
+    given = {"text": text, "text_b": text_b}
+    return find_columns(Rows(where, table), Problems(where), given=given, pair=pair, labelled=False)
 
 
 def check_schema(schema: pa.Schema, columns: Columns) -> None:

@@ -50,7 +50,7 @@ class LabelColumn:
         return matches if self.owners is None else np.unique(self.owners[matches])
 
 
-def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problems: Problems) -> LabelColumn | None:
+def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problems: Problems) -> LabelColumn:
     """Read a label column, or report why it cannot be used.
 
     Args:
@@ -58,19 +58,21 @@ def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problem
         name: The column.
         problem_type: As given by the user; "multi_label_classification" splits cells such as ``a|b`` into lists.
         problems: Receives everything that is wrong.
+
+    Raises:
+        UnreadableError: If it cannot be used.
     """
     if name in rows.mixed:
         what = f"label column {quote(name)} mixes {rows.mixed[name]}"
-        problems.add(rows.where, what, "Use one type for all labels, for example text")
-        return None
+        raise problems.add(rows.where, what, "Use one type for all labels, for example text")
     column = rows.column(name)
     try:
         column.validate(full=True)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
     except pa.ArrowException as error:
-        problems.add(rows.where, f"label column {quote(name)} is damaged ({brief(error)})", "Write it again, in UTF-8")
-        return None
+        what = f"label column {quote(name)} is damaged ({brief(error)})"
+        raise problems.add(rows.where, what, "Write it again, in UTF-8") from None
     if is_string(column.type):
         lists = _parse_lists(column, problem_type)
         column = column if lists is None else lists
@@ -79,8 +81,7 @@ def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problem
     if lists and _can_be_label(column.type.value_type):
         return _read_lists(rows, name, column)
     if not _can_be_label(column.type):
-        problems.add(rows.where, f"label column {quote(name)} holds {column.type} values", "Set label to another")
-        return None
+        raise problems.add(rows.where, f"label column {quote(name)} holds {column.type} values", "Set label to another")
     distinct, codes = _encode(_apply_class_names(column, rows.class_names.get(name)))
     return LabelColumn(rows, distinct, codes, None, np.flatnonzero(codes < 0))
 
@@ -235,23 +236,30 @@ def _check_numbers(column: LabelColumn, name: str, problems: Problems) -> None:
 
 def format_classes(column: LabelColumn) -> list[str]:
     """Return the distinct values as class names; ``2.0`` becomes ``2``."""
-    return [_format_class(value) for value in column.distinct.to_pylist()]
+    values = column.distinct.to_pylist()
+    return [str(int(value) if isinstance(value, float) and value.is_integer() else value) for value in values]
 
 
-def _format_class(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+def find_classes(
+    column: LabelColumn, problem_type: ProblemType, name: str, problems: Problems, warnings: list[str]
+) -> tuple[str, ...]:
+    """Return the classes of the training rows, sorted by value if all are numbers, else as text; () for numbers."""
+    if problem_type == "regression":
+        return ()
+    labels = sorted(set(format_classes(column)))
+    if not np.isnan([_number(label) for label in labels]).any():
+        labels.sort(key=float)
+    _check_classes(column, labels, name, problems)
+    spellings: dict[str, list[str]] = {}
+    for label in labels:
+        spellings.setdefault(" ".join(label.casefold().split()), []).append(label)
+    similar = [" and ".join(map(quote, variants)) for variants in spellings.values() if len(variants) > 1]
+    if similar:
+        warnings.append(f"labels that differ only in case or spaces count as different: {', '.join(similar[:5])}")
+    return tuple(labels)
 
 
-def sort_classes(names: set[str]) -> tuple[str, ...]:
-    """Sort class names by value if all are numbers, else as text."""
-    if names and not np.isnan([_number(name) for name in names]).any():
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    return tuple(sorted(names))
-
-
-def check_classes(column: LabelColumn, labels: Sequence[str], name: str, problems: Problems) -> None:
+def _check_classes(column: LabelColumn, labels: Sequence[str], name: str, problems: Problems) -> None:
     """Report training labels with fewer than two classes, or too many values to be classes."""
     where, many = column.rows.where, len(labels)
     if many == 0:

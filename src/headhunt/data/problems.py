@@ -14,7 +14,7 @@ _MAX_ROW_NUMBERS = 5
 
 
 class UnreadableError(Exception):
-    """Signal that the rest of a file cannot be read; the problem is already in the list."""
+    """Signal that the rest of a source cannot be read; the problem is already in the list."""
 
 
 def list_rows(numbers: Iterable[int]) -> str:
@@ -41,6 +41,11 @@ def quote_some(values: Sequence[Any], most: int = 8) -> str:
     return listed + (f" and {len(values) - most:,} more" if len(values) > most else "")
 
 
+def find_repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that are there more than once, sorted."""
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def brief(error: BaseException) -> str:
     """Format the message of an error on one short line."""
     return " ".join(str(error).split())[:160].rstrip(".")
@@ -60,8 +65,8 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self.lines)
 
-    def add(self, where: str, what: str, remedy: str) -> None:
-        """Add one problem.
+    def add(self, where: str, what: str, remedy: str) -> UnreadableError:
+        """Add one problem. Return an error to raise if the rest of the source cannot be read for it.
 
         Args:
             where: The source or argument that has the problem.
@@ -71,6 +76,7 @@ class Problems:
         line = f"{where}: {what}. {remedy}"
         if line not in self.lines:
             self.lines.append(line)
+        return UnreadableError(line)
 
     def add_rows(self, where: str, what: str, numbers: Sequence[int] | np.ndarray, remedy: str) -> None:
         """Add a problem of certain rows, if there are any; `numbers` count from 1."""

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
 from headhunt.data.foreign import READERS, flatten_annotations
-from headhunt.data.problems import Problems, UnreadableError, brief, quote
+from headhunt.data.problems import Problems, brief, quote
 from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached, simplify_types
 from headhunt.storage import MAX_DEPTH, STRICT, cache_dir, check_nesting, parse_json
 
@@ -54,7 +54,7 @@ def detect_format(path: Path) -> str | None:
     return FORMATS.get(suffixes[-1]) if suffixes else None
 
 
-def read_file(path: Path, where: str, problems: Problems) -> Table | None:
+def read_file(path: Path, where: str, problems: Problems) -> Table:
     """Read one file, or report why it cannot be read.
 
     Args:
@@ -62,41 +62,32 @@ def read_file(path: Path, where: str, problems: Problems) -> Table | None:
         where: The name of the file in messages.
         problems: Receives everything that is wrong.
 
-    Returns:
-        The table, or None if nothing can be read.
+    Raises:
+        UnreadableError: If nothing can be read.
     """
     file_format = detect_format(path)
     if file_format is None:
-        problems.add(
-            where, f"files of type {quote(path.suffix or path.name)} are not supported", f"Use {_list_formats()}"
-        )
-        return None
+        known = ", ".join([*FORMATS, *READERS]) + " (.csv, .tsv and .jsonl also with .gz)"
+        what = f"files of type {quote(path.suffix or path.name)} are not supported"
+        raise problems.add(where, what, f"Use {known}")
     try:
         size = path.stat().st_size
         if not path.is_file():
-            problems.add(where, "this must be a file", "Give a file or a folder of splits")
-            return None
+            raise problems.add(where, "this must be a file", "Give a file or a folder of splits")
         if size == 0:
-            problems.add(where, "the file is empty", "Give a file with a header and rows")
-            return None
+            raise problems.add(where, "the file is empty", "Give a file with a header and rows")
         if path.suffix.lower() == ".gz":
             return _read_gzip(path, file_format, where, problems)
         return _read_plain(path, path, file_format, where, problems)
-    except UnreadableError:
-        return None
     except TooLargeError as error:
-        problems.add(where, str(error), "If you trust it, unpack it or write it in several files")
+        what, remedy = str(error), "If you trust it, unpack it or write it in several files"
     except FileNotFoundError:
-        problems.add(where, "there is no such file", "Check the path")
+        what, remedy = "there is no such file", "Check the path"
     except PermissionError as error:
-        problems.add(where, f"permission is denied for {quote(error.filename, 200)}", "Change its permissions")
+        what, remedy = f"permission is denied for {quote(error.filename, 200)}", "Change its permissions"
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        problems.add(where, f"the file is damaged or not what its name says ({brief(error)})", "Write it again")
-    return None
-
-
-def _list_formats() -> str:
-    return ", ".join([*FORMATS, *READERS]) + " (.csv, .tsv and .jsonl also with .gz)"
+        what, remedy = f"the file is damaged or not what its name says ({brief(error)})", "Write it again"
+    raise problems.add(where, what, remedy)
 
 
 def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> Table:
@@ -110,8 +101,7 @@ def _read_gzip(path: Path, file_format: str, where: str, problems: Problems) -> 
                 limit.check(unpacked.tell() + len(block))
                 unpacked.write(block)
         if not plain.stat().st_size:
-            problems.add(where, "the file is empty", "Give a file with a header and rows")
-            raise UnreadableError
+            raise problems.add(where, "the file is empty", "Give a file with a header and rows")
         return _read_plain(plain, path, file_format, where, problems)
 
 
@@ -152,20 +142,17 @@ def _check_bytes(path: Path, where: str, problems: Problems) -> None:
         nul, invalid = data.find(b"\0"), _find_invalid_byte(data)
         magic = next((kind for mark, kind in _MAGIC.items() if start.startswith(mark)), None)
         if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            problems.add(where, "the file is UTF-16, not UTF-8", "Convert it: iconv -f utf-16 -t utf-8 OLD > NEW")
-        elif magic or start.count(b"\0") > 64 or (0 <= nul < len(start) and invalid is not None):
+            remedy = "Convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
+            raise problems.add(where, "the file is UTF-16, not UTF-8", remedy)
+        if magic or start.count(b"\0") > 64 or (0 <= nul < len(start) and invalid is not None):
             what = f"this looks like a {magic or 'binary'} file, not text"
-            problems.add(where, what, "Give it the extension of its format, or save it as CSV")
-        elif invalid is not None:
+            raise problems.add(where, what, "Give it the extension of its format, or save it as CSV")
+        if invalid is not None:
             what = f"the file is not UTF-8 (byte {invalid:,}, line {_count_lines(data, invalid):,})"
-            problems.add(where, what, "Convert it, for example: iconv -f latin1 -t utf-8 OLD > NEW")
-        elif nul >= 0:
+            raise problems.add(where, what, "Convert it, for example: iconv -f latin1 -t utf-8 OLD > NEW")
+        if nul >= 0:
             what = f"there are NUL bytes (the first is byte {nul:,}, line {_count_lines(data, nul):,})"
             problems.add(where, what, "Remove them: tr -d '\\000' < OLD > NEW")
-            return
-        else:
-            return
-        raise UnreadableError
 
 
 def _count_lines(data: mmap.mmap, stop: int) -> int:
@@ -287,8 +274,8 @@ def _write_json_array(path: Path, where: str, problems: Problems, writer: TableW
         rows = json.loads(path.read_text(encoding="utf-8-sig"), **STRICT)
         check_nesting(rows)
     except (ValueError, RecursionError) as error:
-        problems.add(where, f"the file is not valid JSON ({brief(error)})", "Write one object per line instead")
-        raise UnreadableError from None
+        what = f"the file is not valid JSON ({brief(error)})"
+        raise problems.add(where, what, "Write one object per line instead") from None
     wrong = [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
     problems.add_rows(where, "not a JSON object", wrong, _ONE_PER_LINE)
     halves = [number for number, row in enumerate(rows, 1) if isinstance(row, dict) and _has_surrogate(row)]

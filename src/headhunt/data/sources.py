@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headhunt.data.foreign import HUB_NAME, READERS, SQL_URL, Columns, load_from_hub, read_url
-from headhunt.data.problems import Problems, UnreadableError, brief, count, quote, quote_some
+from headhunt.data.problems import Problems, UnreadableError, brief, count, find_repeated, quote, quote_some
 from headhunt.data.readers import detect_format, read_file
 from headhunt.data.tables import from_columns
 from headhunt.storage import exists, parse_json
@@ -118,15 +119,18 @@ def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, 
     """
     if isinstance(source, str | Path) and exists(path := Path(source).expanduser()) and path.is_dir():
         return _read_folder(path, problems, notes)
-    if isinstance(source, str) and HUB_NAME.fullmatch(source) and not exists(path.parent):
-        try:
+    with suppress(UnreadableError):
+        if isinstance(source, str) and HUB_NAME.fullmatch(source) and not exists(path.parent):
             source = load_from_hub(source, source, problems)
-        except UnreadableError:
-            return {}
-    if isinstance(source, Mapping) and _has_splits(source):
-        return _read_mapping(source, problems, notes)
-    rows = read_rows(source, name_source(source), problems)
-    return {} if rows is None else {"": rows}
+        if isinstance(source, Mapping) and _has_splits(source):
+            return _read_mapping(source, problems, notes)
+        return {"": _read_rows(source, name_source(source), problems)}
+    return {}
+
+
+def pick_split(splits: dict[str, Rows], preferred: str = "test") -> Rows | None:
+    """Return the rows to evaluate on: the preferred split, else test, else validation, else the only one."""
+    return next((splits[name] for name in (preferred, "test", "validation", "", *splits) if name in splits), None)
 
 
 def name_source(source: Any) -> str:
@@ -136,8 +140,12 @@ def name_source(source: Any) -> str:
     return "the data"
 
 
-def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
-    """Read one source without splits, or report why it cannot be read."""
+def _read_rows(source: Any, where: str, problems: Problems) -> Rows:
+    """Read one source without splits, or report why it cannot be read.
+
+    Raises:
+        UnreadableError: If it cannot.
+    """
     if isinstance(source, str | Path):
         return _read_path(source, where, problems)
     if isinstance(source, Rows):
@@ -145,56 +153,51 @@ def read_rows(source: Any, where: str, problems: Problems) -> Rows | None:
     if not isinstance(source, pa.Table) and hasattr(source, "to_arrow"):
         source = source.to_arrow()  # polars
     if isinstance(source, pa.Table):
-        return _check_names(_read_class_names(Rows(where, source)), problems)
+        _check_names(source.column_names, where, problems)
+        return _read_class_names(Rows(where, source))
     if hasattr(source, "features") and hasattr(source, "data"):  # a `datasets.Dataset`; its selection is `_indices`
         indices = source._indices
         positions = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
         return _read_class_names(Rows(where, source.data.table, positions))
     if hasattr(source, "iloc") and hasattr(source, "columns"):
-        return _read_frame(source, where, problems)
+        names = [str(name) for name in source.columns]
+        _check_names(names, where, problems)
+        return _read_columns({name: source.iloc[:, at] for at, name in enumerate(names)}, where, problems)
     if isinstance(source, Mapping):
         return _read_columns({str(name): values for name, values in source.items()}, where, problems)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         return _read_sequence(source, where, problems)
     remedy = "Give a path, a data frame, an Arrow table, a dataset, a dict of columns, or lists of texts and labels"
-    problems.add(where, f"data cannot be read from {quote(type(source).__name__)}", remedy)
-    return None
+    raise problems.add(where, f"data cannot be read from {quote(type(source).__name__)}", remedy)
 
 
-def _read_path(source: str | Path, where: str, problems: Problems) -> Rows | None:
+def _read_path(source: str | Path, where: str, problems: Problems) -> Rows:
     path = Path(source).expanduser()
     reader = READERS.get(path.suffix.lower())
     if isinstance(source, str) and SQL_URL.match(source):
         return _read_foreign(partial(read_url, source, where, problems), where, problems)
     if not exists(path):
-        problems.add(where, "this file or folder does not exist", "Check the path")
-        return None
+        raise problems.add(where, "this file or folder does not exist", "Check the path")
     if reader is not None:
         return _read_foreign(partial(reader, path, where, problems), where, problems)
     table = read_file(path, where, problems)
-    if table is None:
-        return None
-    rows = Rows(where, table.arrow, skipped=table.skipped, mixed=table.mixed)
-    return _check_names(_read_class_names(rows), problems)
+    _check_names(table.arrow.column_names, where, problems)
+    return _read_class_names(Rows(where, table.arrow, skipped=table.skipped, mixed=table.mixed))
 
 
-def _read_foreign(read: Callable[[], Columns], where: str, problems: Problems) -> Rows | None:
+def _read_foreign(read: Callable[[], Columns], where: str, problems: Problems) -> Rows:
     try:
         return _read_columns(read(), where, problems)
     except UnreadableError:
-        return None
+        raise
     except Exception as error:  # damaged files raise errors of many libraries
-        problems.add(where, f"the file is damaged or not what its name says ({brief(error)})", "Write it again")
-        return None
+        what = f"the file is damaged or not what its name says ({brief(error)})"
+        raise problems.add(where, what, "Write it again") from None
 
 
-def _check_names(rows: Rows, problems: Problems) -> Rows | None:
-    names = rows.table.column_names
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        problems.add(rows.where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
-        return None
-    return rows
+def _check_names(names: Sequence[str], where: str, problems: Problems) -> None:
+    if repeated := find_repeated(names):
+        raise problems.add(where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
 
 
 def _read_folder(folder: Path, problems: Problems, notes: list[str]) -> dict[str, Rows]:
@@ -215,8 +218,10 @@ def _read_folder(folder: Path, problems: Problems, notes: list[str]) -> dict[str
             what = f"{count(len(paths), 'file')} for the {split} split ({', '.join(path.name for path in paths)})"
             problems.add(folder.name, what, "Keep one of them")
             continue
-        results = [_read_path(path, f"{folder.name}/{path.name}", problems) for path in paths]
-        shards = [rows for rows in results if rows is not None]
+        shards = []
+        for path in paths:
+            with suppress(UnreadableError):
+                shards.append(_read_path(path, f"{folder.name}/{path.name}", problems))
         if len(shards) == len(paths):
             splits[split] = shards[0] if len(shards) == 1 else _join_shards(shards)
     if not files:
@@ -253,9 +258,8 @@ def _read_mapping(source: Mapping[Any, Any], problems: Problems, notes: list[str
         if split is None or split in splits:
             notes.append(f"ignored: split {quote(key)}")
             continue
-        rows = read_rows(value, str(key), problems)
-        if rows is not None:
-            splits[split] = rows
+        with suppress(UnreadableError):
+            splits[split] = _read_rows(value, str(key), problems)
     return splits
 
 
@@ -273,37 +277,23 @@ def _read_class_names(rows: Rows) -> Rows:
     return rows
 
 
-def _read_frame(frame: Any, where: str, problems: Problems) -> Rows | None:
-    names = [str(name) for name in frame.columns]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        problems.add(where, f"{quote_some(repeated)} names two columns", "Give every column its own name")
-        return None
-    return _read_columns({name: frame.iloc[:, at] for at, name in enumerate(names)}, where, problems)
-
-
-def _read_columns(columns: dict[str, Any], where: str, problems: Problems) -> Rows | None:
-    scalars = [name for name, values in columns.items() if not _is_list(values)]
-    if scalars:
-        problems.add(where, f"{quote_some(scalars)} must be a list of values", "Give every column as a list")
-        return None
+def _read_columns(columns: dict[str, Any], where: str, problems: Problems) -> Rows:
+    if scalars := [name for name, values in columns.items() if not _is_list(values)]:
+        raise problems.add(where, f"{quote_some(scalars)} must be a list of values", "Give every column as a list")
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        problems.add(where, f"the columns have different lengths ({listed})", "Give one value per row in each")
-        return None
+        raise problems.add(where, f"the columns have different lengths ({listed})", "Give one value per row in each")
     if not columns or not any(lengths.values()):
-        problems.add(where, "there are no rows", "Give at least one text and its label")
-        return None
+        raise problems.add(where, "there are no rows", "Give at least one text and its label")
     mixed: dict[str, str] = {}
     return Rows(where, from_columns(columns, mixed), mixed=mixed)
 
 
-def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Rows | None:
+def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Rows:
     """Read (texts, labels), or a list of (text, label), (text, text_b, label), mappings or texts."""
     if not len(source):
-        problems.add(where, "the list is empty", "Give at least one text and its label")
-        return None
+        raise problems.add(where, "the list is empty", "Give at least one text and its label")
     if isinstance(source, tuple) and len(source) in (2, 3) and all(_is_list(column) for column in source):
         names = ("text", "label") if len(source) == 2 else ("text", "text_b", "label")
         return _read_columns(dict(zip(names, source, strict=True)), where, problems)
@@ -314,8 +304,7 @@ def _read_sequence(source: Sequence[Any], where: str, problems: Problems) -> Row
         widths = {len(row) for row in source}
         if len(widths) > 1 or not widths <= {2, 3}:
             remedy = "Give (text, label) or (text, text_b, label) in every row"
-            problems.add(where, f"the rows have {quote_some(sorted(widths))} entries", remedy)
-            return None
+            raise problems.add(where, f"the rows have {quote_some(sorted(widths))} entries", remedy)
         names = ("text", "label") if widths == {2} else ("text", "text_b", "label")
         return _read_columns(dict(zip(names, map(list, zip(*source, strict=True)), strict=True)), where, problems)
     return _read_columns({"text": list(source)}, where, problems)

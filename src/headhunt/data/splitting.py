@@ -1,6 +1,7 @@
 """Assign rows to splits and folds: stratified by target with groups kept together, or in the order of time."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +18,11 @@ TASK_TARGETS = np.dtype([("task", np.int64), ("value", np.float64)])
 _MAX_BALANCED_GROUPS, _MAX_BALANCED_COUNTS = 50_000, 4_000_000
 
 
+def _no_numbers() -> np.ndarray:
+    return np.empty(0, np.int64)
+
+
+@dataclass(eq=False, repr=False)
 class Split:
     """Rows with their targets. Texts stay in the Arrow table until they are read.
 
@@ -29,25 +35,21 @@ class Split:
         keys: uint64 (n,); equal for texts that differ only in case, punctuation and numbers.
         words: int32 (n,); the number of words of the text, or of both texts together.
         near: int64 (n,); equal for rows with (nearly) the same text; by default `groups`.
+
+    Rows that are not divided, such as those of a prediction, have none of the last four.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        columns: Columns,
-        targets: np.ndarray,
-        groups: np.ndarray,
-        keys: np.ndarray,
-        words: np.ndarray,
-        near: np.ndarray | None = None,
-    ) -> None:
-        self.rows = rows
-        self.columns = columns
-        self.targets = targets
-        self.groups = groups
-        self.keys = keys
-        self.words = words
-        self.near = groups if near is None else near
+    rows: Rows
+    columns: Columns
+    targets: np.ndarray
+    groups: np.ndarray = field(default_factory=_no_numbers)
+    keys: np.ndarray = field(default_factory=_no_numbers)
+    words: np.ndarray = field(default_factory=_no_numbers)
+    near: np.ndarray = field(default_factory=_no_numbers)
+
+    def __post_init__(self) -> None:
+        if not len(self.near):
+            self.near = self.groups
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,11 +86,9 @@ class Split:
         if positions.dtype == bool:
             positions = np.flatnonzero(positions)
         positions = positions.astype(np.int64)
-        targets = self.targets[positions] if len(self.targets) else self.targets
-        arrays = (
-            array[positions] if len(array) else array for array in (self.groups, self.keys, self.words, self.near)
-        )
-        return Split(self.rows.take(positions), self.columns, targets, *arrays)
+        of_rows = (self.targets, self.groups, self.keys, self.words, self.near)
+        arrays = (array[positions] if len(array) else array for array in of_rows)
+        return Split(self.rows.take(positions), self.columns, *arrays)
 
 
 def join_column_groups(splits: Iterable[Split]) -> np.ndarray | None:

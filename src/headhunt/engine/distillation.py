@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headhunt.data import Columns, Split, Task, load_labelled, load_texts
-from headhunt.data.unlabelled import normalise
+from headhunt.data.loading import normalise
 from headhunt.engine.api import load, score
 from headhunt.engine.assembly import assemble, build_model, tokenise_texts
 from headhunt.engine.options import check_new_directory
