@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headhunt.data.texts import find_wrong_text
+from headhunt.data.sources import find_wrong_text
 from headhunt.errors import ModelError
 from headhunt.evaluation import Decisions, Prediction, Rejection, apply_temperature, check_rejection, check_thresholds
 from headhunt.modeling.architecture import from_dict

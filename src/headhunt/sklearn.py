@@ -21,7 +21,7 @@ from sklearn.utils.validation import assert_all_finite, check_is_fitted, validat
 
 from headhunt.data import Task
 from headhunt.data.labels import ProblemType
-from headhunt.data.texts import find_wrong_text, text_columns
+from headhunt.data.sources import find_wrong_text, text_columns
 from headhunt.engine.api import fit
 from headhunt.errors import ModelError
 from headhunt.evaluation import DEFAULT_METRIC, apply_thresholds, decide

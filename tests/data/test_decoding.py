@@ -16,7 +16,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from headhunt.data import Task, decoding
+from headhunt.data import Task, tables
 from headhunt.data.columns import find_faults
 from headhunt.data.inputs import UnreadableInputError, find_inputs, open_rows
 from headhunt.errors import DataError, HeadhuntError
@@ -127,8 +127,8 @@ def test_corpus_reads_a_parquet_bomb_in_small_steps(tmp_path):
 
 
 def test_parquet_file_that_claims_too_many_rows_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "MAX_ROWS", 1000)
-    monkeypatch.setattr(decoding, "MAX_RATIO", 1)
+    monkeypatch.setattr(tables, "MAX_ROWS", 1000)
+    monkeypatch.setattr(tables, "MAX_RATIO", 1)
     pq.write_table(pa.table({"text": pa.nulls(100_000, pa.string())}), tmp_path / "many.parquet")
     with pytest.raises(DataError, match="claims 100,000 rows"):
         Task.load(str(tmp_path / "many.parquet"))
@@ -143,8 +143,8 @@ def test_gzip_bomb_is_refused_before_it_fills_memory_or_disk(tmp_path, monkeypat
         file.write(b"text,label\n")
         for _ in range(100):
             file.write(b"a" * (1 << 20))
-    monkeypatch.setattr(decoding, "ALWAYS_ALLOWED", 4 << 20)
-    monkeypatch.setattr(decoding, "MAX_RATIO", 50)
+    monkeypatch.setattr(tables, "ALWAYS_ALLOWED", 4 << 20)
+    monkeypatch.setattr(tables, "MAX_RATIO", 50)
     tracemalloc.start()
     with pytest.raises(DataError, match=r"unpacks to more than \d+ MB, 50 times its size"):
         Task.load(str(path))
@@ -153,10 +153,10 @@ def test_gzip_bomb_is_refused_before_it_fills_memory_or_disk(tmp_path, monkeypat
 
 
 def test_size_limit_leaves_a_part_of_the_disk_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 100 << 20}))
-    limit = decoding.SizeLimit(1 << 30, tmp_path)
+    monkeypatch.setattr(tables.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 100 << 20}))
+    limit = tables.SizeLimit(1 << 30, tmp_path)
     limit.check(79 << 20)
-    with pytest.raises(decoding.TooLargeError, match=r"more than the free disk allows \(80 MB\)"):
+    with pytest.raises(tables.TooLargeError, match=r"more than the free disk allows \(80 MB\)"):
         limit.check(81 << 20)
 
 

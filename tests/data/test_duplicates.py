@@ -9,7 +9,7 @@ from labelled_rows import ADJECTIVES, NOUNS, ROWS, repeat_some
 
 from headhunt.data import Task
 from headhunt.data.diagnostics import count_leaks
-from headhunt.data.duplicates import TextColumns, compute_sketches, group_duplicates
+from headhunt.data.duplicates import compute_sketches, group_duplicates
 from headhunt.data.sources import Rows
 
 
@@ -20,7 +20,7 @@ def long_text(at):
 
 def group_of(*texts):
     rows = Rows("test", pa.table({"text": list(texts)}))
-    return group_duplicates([TextColumns(rows, ["text"], compute_sketches(rows, ["text"]))])[0].tolist()
+    return group_duplicates([compute_sketches(rows, ["text"])])[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Read the columns that restrict how rows are divided: groups of rows that stay together, and an order in time."""
 
+import math
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,7 +19,8 @@ from headhunt.data.tables import encode
 _MIN_GROUPS = 5  # for the test split and the folds of a search; fewer leave splits of very uneven size
 _MAX_JOINED_SHARE = 0.2  # share of the rows that texts in common may join into one group
 _NEEDED = "Give numbers, or ISO dates such as 2024-03-01 or 2024-03-01 14:05:00, in every row"
-_TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+_FRACTION = re.compile(r"[.eEnN]")  # of numbers that are not whole, and of inf and nan
+_MONTH = re.compile(r"\d{4}-\d{2}")
 
 
 class RowOrder(NamedTuple):
@@ -145,19 +148,22 @@ def separate_missing(numbered: Sequence[np.ndarray]) -> list[np.ndarray]:
     return np.split(groups, np.cumsum([len(numbers) for numbers in numbered])[:-1])
 
 
-def rank_rows(rows: Rows, name: str, problems: Problems) -> RowOrder | None:
-    """Rank rows by a column of numbers, dates or times, or report why it cannot be ordered.
+def rank_rows(rows: Rows, name: str, problems: Problems) -> RowOrder:
+    """Rank rows by a column of numbers, dates or times.
 
     Args:
         rows: The rows.
         name: The column.
-        problems: Receives everything that is wrong.
+        problems: Everything that is wrong so far.
+
+    Raises:
+        DataError: With all problems, if it cannot be ordered.
     """
     column = _decode(rows.column(name))
     if name in rows.mixed or not _has_order(column.type):
         kind = f"mixes {rows.mixed[name]}" if name in rows.mixed else f"holds {column.type} values"
         problems.add(rows.where, f"order column {quote(name)} {kind}, which cannot be ordered", _NEEDED)
-        return None
+        problems.raise_if_any()
     if is_string(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.string()))
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
@@ -167,13 +173,22 @@ def rank_rows(rows: Rows, name: str, problems: Problems) -> RowOrder | None:
     problems.add_rows(
         rows.where, f"without a value in {quote(name)}", rows.number(missing), "Fill them in or remove the rows"
     )
-    if len(missing):
-        return None
+    problems.raise_if_any()
     distinct, codes = encode(column)
-    values = _parse_order(distinct)
-    if values is None:
-        _report_unordered(rows, name, distinct, codes, problems)
-        return None
+    values = distinct.to_numpy(zero_copy_only=False)
+    if is_string(distinct.type):
+        parsed = [_parse_value(text) for text in distinct.to_pylist()]
+        kinds = {kind for kind, _ in parsed}
+        if "" in kinds:
+            other = [at for at, (kind, _) in enumerate(parsed) if not kind]
+            examples = quote_some([distinct[at].as_py() for at in other[:3]])
+            what = f"with a value in {quote(name)} that is neither a number nor an ISO date, such as {examples}"
+            problems.add_rows(rows.where, what, rows.number(np.flatnonzero(np.isin(codes, other))), _NEEDED)
+        elif len(kinds) > 1:
+            what = f"order column {quote(name)} mixes {' and '.join(sorted(kinds))}"
+            problems.add(rows.where, what, "Use one form in every row")
+        problems.raise_if_any()
+        values = np.array([value for _, value in parsed])
     _, first, places = np.unique(values, return_index=True, return_inverse=True)
     names = [str(distinct[at].as_py()) for at in first.tolist()]
     return RowOrder(places.reshape(-1)[codes].astype(np.int64), names)
@@ -184,47 +199,15 @@ def _has_order(kind: pa.DataType) -> bool:
     return numbers or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or is_string(kind)
 
 
-def _parse_order(values: pa.Array) -> np.ndarray | None:
-    """Return distinct values as an array that can be sorted; None for text that has no order."""
-    if not is_string(values.type):
-        return values.to_numpy(zero_copy_only=False)
-    for number in (pa.int64(), pa.float64()):
-        try:
-            numbers = values.cast(number).to_numpy(zero_copy_only=False)
-            return None if np.isnan(numbers).any() else numbers
-        except pa.ArrowInvalid:
-            pass
-    if pc.all(pc.match_substring_regex(values, r"^\d{4}-\d{2}$")).as_py():
-        values = pc.binary_join_element_wise(values, "01", "-")  # a month such as 2024-03
-    for timestamp in _TIMESTAMPS:
-        try:
-            return values.cast(timestamp).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        except pa.ArrowInvalid:
-            pass
-    return None
-
-
-def _report_unordered(rows: Rows, name: str, distinct: pa.Array, codes: np.ndarray, problems: Problems) -> None:
-    kinds = np.array([_name_kind(value) for value in distinct.to_pylist()])
-    other = np.flatnonzero(kinds == "")
-    if len(other):
-        positions = np.flatnonzero(np.isin(codes, other))
-        examples = quote_some([distinct[at].as_py() for at in other[:3].tolist()])
-        what = f"with a value in {quote(name)} that is neither a number nor an ISO date, such as {examples}"
-        problems.add_rows(rows.where, what, rows.number(positions), _NEEDED)
-        return
-    what = f"order column {quote(name)} mixes {' and '.join(sorted(set(kinds.tolist())))}"
-    problems.add(rows.where, what, "Use one form in every row")
-
-
-def _name_kind(value: str) -> str:
-    """Return the kind of a value that can be ordered; "" for any other."""
+def _parse_value(text: str) -> tuple[str, Any]:
+    """Return the kind of a value that can be ordered, in words, with the value; "" for any other."""
     try:
-        return "numbers" if not np.isnan(float(value)) else ""
-    except ValueError:
+        number = float(text) if _FRACTION.search(text) else int(text)
+        return "" if math.isnan(number) else "numbers", number
+    except (ValueError, OverflowError):
         pass
     try:
-        zone = datetime.fromisoformat(value).tzinfo
+        time = datetime.fromisoformat(f"{text}-01" if _MONTH.fullmatch(text) else text)
     except ValueError:
-        return ""
-    return "times without a time zone" if zone is None else "times with a time zone"
+        return "", None
+    return f"times {'without' if time.tzinfo is None else 'with'} a time zone", time

@@ -56,22 +56,18 @@ class Sketches(NamedTuple):
     """Short representations of texts that are enough to find candidates.
 
     Attributes:
+        rows: The rows that have the texts.
+        names: The names of their text columns: one, or two for pairs.
         keys: uint64 (n,); equal for texts that differ only in case, punctuation and numbers.
         signatures: uint32 (n, 16); MinHash of the shingles.
         words: int32 (n,); the number of words.
     """
 
+    rows: Rows
+    names: Sequence[str]
     keys: np.ndarray
     signatures: np.ndarray
     words: np.ndarray
-
-
-class TextColumns(NamedTuple):
-    """Rows, the names of their text columns (one, or two for pairs) and the sketches of the texts."""
-
-    rows: Rows
-    names: Sequence[str]
-    sketches: Sketches
 
 
 def compute_sketches(rows: Rows, names: Sequence[str]) -> Sketches:
@@ -89,7 +85,7 @@ def compute_sketches(rows: Rows, names: Sequence[str]) -> Sketches:
                 shingles, shingle_bounds = _shingle(hashes, bounds)
                 salted = _mix(shingles + np.uint64(place))
                 _minhash(salted, shingle_bounds, signatures[span])
-    return Sketches(keys, signatures, words)
+    return Sketches(rows, names, keys, signatures, words)
 
 
 def _cut(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
@@ -208,19 +204,19 @@ def _minhash(shingles: np.ndarray, bounds: np.ndarray, signatures: np.ndarray) -
         signatures[filled, at] = np.minimum(signatures[filled, at], smallest)
 
 
-def group_duplicates(splits: Sequence[TextColumns]) -> list[np.ndarray]:
+def group_duplicates(splits: Sequence[Sketches]) -> list[np.ndarray]:
     """Group rows with the same or nearly the same text, across all splits of a task.
 
     Args:
-        splits: The texts of each split.
+        splits: The sketches of each split.
 
     Returns:
         For every split, the number of each row's group, int64 (n,).
     """
-    keys = np.concatenate([split.sketches.keys for split in splits])
+    keys = np.concatenate([split.keys for split in splits])
     _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
     groups = groups.reshape(-1).astype(np.int64)
-    signatures = np.concatenate([split.sketches.signatures for split in splits])[first]
+    signatures = np.concatenate([split.signatures for split in splits])[first]
     parents = np.arange(len(first))
     for band in range(_BANDS):
         left, right = _find_candidates(signatures, band, parents)
@@ -264,7 +260,7 @@ def _sort_distinct(values: np.ndarray) -> np.ndarray:
     return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
-def _compare(splits: Sequence[TextColumns], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _compare(splits: Sequence[Sketches], left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return a mask of the pairs of rows that are similar enough in every column."""
     similar = np.ones(len(left), bool)
     for start in range(0, len(left), _PAIRS_PER_BATCH):
@@ -277,7 +273,7 @@ def _compare(splits: Sequence[TextColumns], left: np.ndarray, right: np.ndarray)
     return similar
 
 
-def _read_shingles(splits: Sequence[TextColumns], positions: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_shingles(splits: Sequence[Sketches], positions: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
     texts = []
     start = 0
     for split in splits:

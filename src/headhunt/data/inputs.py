@@ -25,11 +25,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import BROKEN, NONE, OTHER, Columns, find_columns, is_string
-from headhunt.data.decoding import TooLargeError, parquet_step
 from headhunt.data.problems import Problems, UnreadableError, brief, find_repeated, quote, quote_some
 from headhunt.data.readers import FORMATS, detect_format, read_file
 from headhunt.data.sources import Rows
-from headhunt.data.tables import Table
+from headhunt.data.tables import Table, TooLargeError, parquet_step
 from headhunt.errors import DataError
 from headhunt.storage import atomic_file, cache_dir, parse_json
 

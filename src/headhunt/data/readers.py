@@ -19,11 +19,21 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from headhunt.data.decoding import SizeLimit, TooLargeError, parquet_step
 from headhunt.data.delimited import BLOCK_BYTES, read_delimited
 from headhunt.data.foreign import READERS, flatten_annotations
 from headhunt.data.problems import Problems, brief, quote
-from headhunt.data.tables import MAX_IN_MEMORY, Table, TableWriter, from_columns, map_arrow, read_cached, simplify_types
+from headhunt.data.tables import (
+    MAX_IN_MEMORY,
+    SizeLimit,
+    Table,
+    TableWriter,
+    TooLargeError,
+    from_columns,
+    map_arrow,
+    parquet_step,
+    read_cached,
+    simplify_types,
+)
 from headhunt.storage import MAX_DEPTH, STRICT, cache_dir, check_nesting, parse_json
 
 FORMATS = {

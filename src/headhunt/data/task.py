@@ -16,7 +16,7 @@ from headhunt.data.columns import Columns, check_columns, check_texts, find_colu
 from headhunt.data.constraints import describe_groups, number_groups, rank_rows, warn_of_shared_groups
 from headhunt.data.diagnostics import check_test_rows, find_warnings
 from headhunt.data.division import Division, keep_groups_together, warn_of_divided_duplicates, warn_of_late_classes
-from headhunt.data.duplicates import TextColumns, compute_sketches, group_duplicates, view_bytes
+from headhunt.data.duplicates import compute_sketches, group_duplicates, view_bytes
 from headhunt.data.labels import (
     PROBLEM_TYPES,
     LabelColumn,
@@ -356,11 +356,11 @@ def _draw_rows(
 
 def _group(splits: dict[str, Rows], columns: Columns, targets: dict[str, np.ndarray]) -> dict[str, Split]:
     names = [name for name in (columns.text, columns.text_b) if name is not None]
-    texts = [TextColumns(rows, names, compute_sketches(rows, names)) for rows in splits.values()]
-    groups = group_duplicates(texts)
+    sketches = [compute_sketches(rows, names) for rows in splits.values()]
+    groups = group_duplicates(sketches)
     return {
-        name: Split(rows, columns, targets[name], numbers, sketches.keys, sketches.words)
-        for name, (rows, _, sketches), numbers in zip(splits, texts, groups, strict=True)
+        name: Split(each.rows, columns, targets[name], numbers, each.keys, each.words)
+        for name, each, numbers in zip(splits, sketches, groups, strict=True)
     }
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from headhunt.data import Columns, ProblemType, Split, SubTask, Task, Unlabelled
-from headhunt.data.decoding import TooLargeError
 from headhunt.data.sources import Rows
 from headhunt.data.splitting import TASK_TARGETS
-from headhunt.data.tables import map_arrow
+from headhunt.data.tables import TooLargeError, map_arrow
 from headhunt.errors import DataError
 from headhunt.run import schema
 from headhunt.storage import atomic_file

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headhunt.data.columns import FAILING, FAULTS, Columns, find_faults
-from headhunt.data.decoding import TooLargeError
 from headhunt.data.inputs import (
     Input,
     ParquetRows,
@@ -28,6 +27,7 @@ from headhunt.data.inputs import (
     open_rows,
 )
 from headhunt.data.problems import brief
+from headhunt.data.tables import TooLargeError
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.errors import ModelError
 from headhunt.evaluation import Rejection, apply_thresholds, decide
