@@ -267,26 +267,28 @@ class Spec:
                 kept |= {"solver": "ridge", "class_weights": False}
             head = Head(words="alone") if head.words == "alone" else replace(head, dropout=Head().dropout)
             return replace(self, head=head, recipe=Recipe(freeze="all", **kept))
-        if head.mlp is not None or head.siamese in SIMILARITIES:
-            recipe = replace(recipe, head_init="random")
-        if head.plain or head.siamese in SIMILARITIES:
-            recipe = replace(recipe, standardize=False)
-        if head.plain or head.siamese or recipe.freeze == "all" or problem_type not in (None, ONE_CLASS):
-            recipe = replace(recipe, contrastive=0.0)
-        if recipe.freeze == 0:
-            recipe = replace(recipe, freeze="embeddings")
-        if recipe.freeze == "all":
-            recipe = replace(recipe, layer_decay=1.0, lora=None, encoder_dropout=None, task_layers=0, unfreeze=None)
-        if recipe.lora is not None and recipe.freeze == "none":
+        frozen, similarity = recipe.freeze == "all", head.siamese in SIMILARITIES
+        one_class, several = problem_type in (None, ONE_CLASS), problem_type in (None, "multi_task")
+        regression = problem_type == "regression"
+        unused = {
+            "head_init": head.mlp is not None or similarity,
+            "standardize": head.plain or similarity,
+            "contrastive": head.plain or head.siamese or frozen or not one_class,
+            "layer_decay": frozen,
+            "lora": frozen,
+            "encoder_dropout": frozen,
+            "unfreeze": frozen,
+            "task_layers": frozen or not several,
+            "task_sampling": not several,
+            "swap_pairs": head.siamese in SYMMETRIC,
+            "label_smoothing": regression,
+            "class_weights": regression,
+        }
+        recipe = replace(recipe, **{name: getattr(Recipe, name) for name, off in unused.items() if off})
+        if recipe.freeze == 0 or (recipe.lora is not None and recipe.freeze == "none"):
             recipe = replace(recipe, freeze="embeddings")  # LoRA does not train the embeddings
         if recipe.schedule == "slanted":
             recipe = replace(recipe, warmup=0.1)  # the schedule defines its own warm-up
-        if self.head.siamese in SYMMETRIC:
-            recipe = replace(recipe, swap_pairs=False)
-        if problem_type == "regression":
-            recipe = replace(recipe, label_smoothing=0.0, class_weights=False)
-        if problem_type not in (None, "multi_task"):
-            recipe = replace(recipe, task_layers=0, task_sampling="proportional")
         return replace(self, recipe=recipe)
 
     def to_dict(self) -> dict[str, Any]:
