@@ -12,6 +12,7 @@ from headhunt.evaluation.calibration import (
 from headhunt.evaluation.comparison import Comparison, compare, standard_error
 from headhunt.evaluation.decisions import (
     Decisions,
+    Prediction,
     Rejection,
     RejectionRule,
     RejectionScores,
@@ -43,7 +44,6 @@ from headhunt.evaluation.metrics import (
     scorer,
 )
 from headhunt.evaluation.mistakes import Mistake, find_mistakes
-from headhunt.evaluation.prediction import Prediction
 from headhunt.evaluation.thresholds import (
     apply_thresholds,
     check_thresholds,

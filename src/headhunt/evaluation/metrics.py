@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from headhunt.errors import HeadhuntError, did_you_mean
-from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights
-from headhunt.evaluation.correlations import ratio, regression_metrics
+from headhunt.evaluation.bootstrap import BOOTSTRAP_SAMPLES, bootstrap_weights, ratio, regression_metrics
 
 _CLASSES, _LABELS, _REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MULTI_TASK = "multi_task"
@@ -238,15 +237,21 @@ def scorer(
         HeadhuntError: If this problem type does not have the metric.
     """
     check_metric(problem_type, metric)
-    predictions = decide(problem_type, outputs)
-    if problem_type == _REGRESSION:
-        metrics = regression_metrics(predictions, targets)
-    elif problem_type == _LABELS:
-        metrics = _multi_label_metrics(predictions, targets)
-    else:
-        metrics = _class_metrics(predictions, targets, outputs.shape[1])
+    metrics = _weighted_metrics(problem_type, outputs, targets)
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
     return lambda weights: sign * metrics(weights)[metric]
+
+
+def _weighted_metrics(
+    problem_type: str, outputs: np.ndarray, targets: np.ndarray
+) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """Return a function from weights of rows (samples, rows) to the metrics of a problem type (samples,)."""
+    predictions = decide(problem_type, outputs)
+    if problem_type == _REGRESSION:
+        return regression_metrics(predictions, targets)
+    if problem_type == _LABELS:
+        return _multi_label_metrics(predictions, targets)
+    return _class_metrics(predictions, targets, outputs.shape[1])
 
 
 def evaluate(
@@ -270,24 +275,24 @@ def evaluate(
     """
     predictions = decide(problem_type, outputs)
     rng, rows = np.random.default_rng(seed), len(targets)
-    if problem_type == _REGRESSION:
-        scores = _scores(_REGRESSION, regression_metrics(predictions, targets), rows, groups, rng)
-        return Evaluation(problem_type, rows, scores)
+    if problem_type == _CLASSES:
+        confusion = _confusion_matrix(predictions, targets, len(labels))
+        classes, counts = class_scores(confusion, labels), confusion.tolist()
+    else:
+        counts, classes = [], []
     if problem_type == _LABELS:
         targets = targets.astype(np.int64)
-        scores = _scores(_LABELS, _multi_label_metrics(predictions, targets), rows, groups, rng)
-        hits = (predictions * targets).sum(0)
-        return Evaluation(_LABELS, rows, scores, _class_scores(labels, hits, predictions.sum(0), targets.sum(0)))
-    size = len(labels)
-    confusion = _confusion_matrix(predictions, targets, size)
-    if groups is not None:
-        scores = _scores(_CLASSES, _class_metrics(predictions, targets, size), rows, groups, rng)
-    else:  # samples of the confusion matrix are as good as samples of rows
-        samples = rng.multinomial(rows, confusion.ravel() / rows, BOOTSTRAP_SAMPLES)
-        values = _metrics_of_confusion(confusion[None])
-        sampled = _metrics_of_confusion(samples.reshape(-1, size, size))
-        scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
-    return Evaluation(problem_type, rows, scores, class_scores(confusion, labels), confusion.tolist())
+        classes = _class_scores(labels, (predictions * targets).sum(0), predictions.sum(0), targets.sum(0))
+    if problem_type == _CLASSES and groups is None:  # samples of the confusion matrix are as good as samples of rows
+        samples = rng.multinomial(rows, confusion.ravel() / rows, BOOTSTRAP_SAMPLES).reshape(-1, *confusion.shape)
+        values, sampled = _metrics_of_confusion(confusion[None]), _metrics_of_confusion(samples)
+    else:
+        metrics = _weighted_metrics(problem_type, outputs, targets)
+        values = metrics(np.ones((1, rows)))
+        draws = [metrics(weights) for weights in bootstrap_weights(rng, rows, BOOTSTRAP_SAMPLES, groups)]
+        sampled = {name: np.concatenate([draw[name] for draw in draws]) for name in values}
+    scores = {name: _score(values[name][0], sampled[name]) for name in metric_names(problem_type)}
+    return Evaluation(problem_type, rows, scores, classes, counts)
 
 
 def evaluate_tasks(
@@ -408,22 +413,6 @@ def f1_metrics(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dic
         "macro_f1": ratio((f1 * present).sum(1), present.sum(1)),
         "weighted_f1": ratio((f1 * true).sum(1), true.sum(1)),
         "micro_f1": ratio(2 * hits.sum(1), (predicted + true).sum(1)),
-    }
-
-
-def _scores(
-    problem_type: str,
-    metrics: Callable[[np.ndarray], dict[str, np.ndarray]],
-    rows: int,
-    groups: np.ndarray | None,
-    rng: np.random.Generator,
-) -> dict[str, Score]:
-    """Return every metric of a problem type with its bootstrap interval."""
-    values = metrics(np.ones((1, rows)))
-    draws = [metrics(weights) for weights in bootstrap_weights(rng, rows, BOOTSTRAP_SAMPLES, groups)]
-    return {
-        name: _score(values[name][0], np.concatenate([draw[name] for draw in draws]))
-        for name in metric_names(problem_type)
     }
 
 
