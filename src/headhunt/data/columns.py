@@ -193,9 +193,8 @@ class _Finder:
             return free["text"], text_b
         strings = [name for name in self.names if name in free.values() and self._is_string(name)]
         known = [name for name in strings if name.lower() in _TEXT.split() and free[name.lower()] == name]
-        candidates = known or [name for name in strings if self._is_prose(name)]
-        if not candidates:
-            candidates = [name for name in strings if not _NOT_CONTENT.search(name.lower())]
+        prose = known or [name for name in strings if self._is_prose(name)]
+        candidates = prose or [name for name in strings if not _NOT_CONTENT.search(name.lower())]
         if len(candidates) == 1:
             return candidates[0], text_b
         remedy = "Set text to one of the columns"

@@ -10,7 +10,9 @@ import mmap
 import re
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ FORMATS = {
     ".ipc": "arrow",
 }
 _MAGIC = {b"PAR1": "Parquet", b"PK\x03\x04": "zip or Excel", b"\x89PNG": "PNG", b"%PDF": "PDF", b"\x1f\x8b": "gzip"}
+_INVALID, _NO_OBJECT = "not valid JSON", "not a JSON object"
 _SURROGATE = "with half a character (a lone surrogate such as \\ud83d)"
 _WHOLE_CHARACTERS = "Write both halves, or the character itself in UTF-8"
 _NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}]')  # strings, and everything else but brackets
@@ -189,7 +192,7 @@ def _write_json(path: Path, where: str, problems: Problems, writer: TableWriter)
             _write_json_array(path, where, problems, writer)
             return
     first = 1
-    parser = _LineParser()
+    faults: dict[str, list[int]] = defaultdict(list)
     for piece in _iterate_pieces(path):
         lines = [line for raw in piece.split(b"\n") if (line := raw.strip())]
         if not lines:
@@ -198,13 +201,11 @@ def _write_json(path: Path, where: str, problems: Problems, writer: TableWriter)
             if not all(map(_is_flat_object, lines)) or b"NaN" in piece or b"Infinity" in piece:
                 raise TypeError("only the parser of single lines takes these")
             options = pajson.ReadOptions(use_threads=False, block_size=len(piece) + 1)
-            table = pajson.read_json(pa.BufferReader(piece), read_options=options)
-            writer.add(table)
+            writer.add(pajson.read_json(pa.BufferReader(piece), read_options=options))
         except (pa.ArrowException, TypeError):
-            writer.add(_from_objects(parser.parse(piece, first), writer.mixed, first))
+            writer.add(_from_objects(_parse_lines(piece, first, faults), writer.mixed, first))
         first += len(lines)
-    parser.report(where, problems)
-    writer.skipped = parser.skipped
+    _report_faults(faults, where, problems, writer)
 
 
 def _is_flat_object(line: bytes) -> bool:
@@ -232,42 +233,31 @@ def _iterate_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-class _LineParser:
-    """A parser of single lines, for pieces that Arrow cannot parse, and a record of invalid lines."""
-
-    def __init__(self) -> None:
-        self.invalid: list[int] = []
-        self.reason = ""
-        self.not_objects: list[int] = []
-        self.surrogates: list[int] = []
-
-    @property
-    def skipped(self) -> list[int]:
-        return sorted(self.invalid + self.not_objects + self.surrogates)
-
-    def parse(self, piece: bytes, first: int) -> list[dict[str, Any]]:
-        objects = []
-        lines = (line for line in piece.decode().split("\n") if line.strip())
-        for number, line in enumerate(lines, first):
-            try:
-                value = parse_json(line)
-            except UnicodeEncodeError:
-                self.surrogates.append(number)
-                continue
-            except ValueError as error:
-                self.invalid.append(number)
-                self.reason = self.reason or brief(error)
-                continue
-            if not isinstance(value, dict):
-                self.not_objects.append(number)
-            else:
+def _parse_lines(piece: bytes, first: int, faults: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Return the objects of a piece that Arrow cannot parse, and add the numbers of other lines to `faults`."""
+    objects = []
+    lines = (line for line in piece.decode().split("\n") if line.strip())
+    for number, line in enumerate(lines, first):
+        try:
+            value = parse_json(line)
+        except UnicodeEncodeError:
+            faults[_SURROGATE].append(number)
+        except ValueError as error:  # the reason of the first one stands for all
+            what = next((what for what in faults if what.startswith(_INVALID)), f"{_INVALID} ({brief(error)})")
+            faults[what].append(number)
+        else:
+            if isinstance(value, dict):
                 objects.append(value)
-        return objects
+            else:
+                faults[_NO_OBJECT].append(number)
+    return objects
 
-    def report(self, where: str, problems: Problems) -> None:
-        problems.add_rows(where, f"not valid JSON ({self.reason})", self.invalid, _ONE_PER_LINE)
-        problems.add_rows(where, "not a JSON object", self.not_objects, _ONE_PER_LINE)
-        problems.add_rows(where, _SURROGATE, self.surrogates, _WHOLE_CHARACTERS)
+
+def _report_faults(faults: dict[str, list[int]], where: str, problems: Problems, writer: TableWriter) -> None:
+    """Report the rows that are left out, by what is wrong with them."""
+    for what, numbers in faults.items():
+        problems.add_rows(where, what, numbers, _WHOLE_CHARACTERS if what == _SURROGATE else _ONE_PER_LINE)
+    writer.skipped = sorted(chain.from_iterable(faults.values()))
 
 
 def _has_surrogate(value: Any) -> bool:
@@ -286,13 +276,16 @@ def _write_json_array(path: Path, where: str, problems: Problems, writer: TableW
     except (ValueError, RecursionError) as error:
         what = f"the file is not valid JSON ({brief(error)})"
         raise problems.add(where, what, "Write one object per line instead") from None
-    wrong = [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
-    problems.add_rows(where, "not a JSON object", wrong, _ONE_PER_LINE)
-    halves = [number for number, row in enumerate(rows, 1) if isinstance(row, dict) and _has_surrogate(row)]
-    problems.add_rows(where, _SURROGATE, halves, _WHOLE_CHARACTERS)
-    writer.skipped = sorted(wrong + halves)
-    skipped = set(writer.skipped)
-    kept = [row for number, row in enumerate(rows, 1) if number not in skipped]
+    kept = []
+    faults: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            faults[_NO_OBJECT].append(number)
+        elif _has_surrogate(row):
+            faults[_SURROGATE].append(number)
+        else:
+            kept.append(row)
+    _report_faults(faults, where, problems, writer)
     writer.add(_from_objects(flatten_annotations(kept), writer.mixed))
 
 

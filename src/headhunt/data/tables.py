@@ -180,10 +180,8 @@ class TableWriter:
                 key: value for key, value in (table.schema.metadata or {}).items() if key == b"huggingface"
             }
             self._open(schema)
-        elif schema != self._schema:
-            merged = self._merge(self._schema, schema)
-            if merged != self._schema:
-                self._rewrite(merged)
+        elif schema != self._schema and (merged := self._merge(self._schema, schema)) != self._schema:
+            self._open(merged)
         table = _convert(table, self._schema)
         self.rows += len(table)
         if self._writer:
@@ -202,19 +200,17 @@ class TableWriter:
         return map_arrow(self.path)
 
     def _open(self, schema: pa.Schema) -> None:
+        """Set the schema. A file is written again with the rows that it has."""
         self._schema = schema
-        if self.path:
-            self._writer = pa.ipc.new_file(str(self.path), schema.with_metadata(self._metadata))
-
-    def _rewrite(self, schema: pa.Schema) -> None:
-        if self._writer is None or self.path is None:
-            self._schema = schema
+        if self.path is None:
             return
-        self._writer.close()
-        written = map_arrow(self.path)
-        self.path.unlink()  # the memory map keeps the old rows readable until they are copied
-        self._open(schema)
-        for batch in written.to_batches():
+        written = []
+        if self._writer is not None:
+            self._writer.close()
+            written = map_arrow(self.path).to_batches()
+            self.path.unlink()  # the memory map keeps the old rows readable until they are copied
+        self._writer = pa.ipc.new_file(str(self.path), schema.with_metadata(self._metadata))
+        for batch in written:
             self._writer.write_table(_convert(pa.Table.from_batches([batch]), schema))
 
     def _merge(self, old: pa.Schema, new: pa.Schema) -> pa.Schema:
