@@ -48,6 +48,16 @@ def test_dropout_of_attention_has_the_right_rate_and_mean() -> None:
     assert abs(float(weights.sum()) / 200 - 1) < 0.02
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 10_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_keeps_and_scales_elements_of_any_number(count: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    kept = dropout._drop(torch.ones(count, dtype=dtype), 0.25)
+    assert kept.shape == (count,) and kept.dtype == dtype
+    assert set(kept.tolist()) <= {0.0, torch.tensor(4 / 3, dtype=dtype).item()}
+    assert count < 10_000 or abs(float((kept == 0).float().mean()) - 0.25) < 0.02
+
+
 def test_a_model_on_a_cpu_is_trained_with_it_and_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     drop = dropout._drop

@@ -61,9 +61,9 @@ def _drop(x: Tensor, rate: float) -> Tensor:
     dropped = round(rate * 256)
     if not 0 < dropped < 256:
         return nn.functional.dropout(x, rate)
-    seed = int(torch.randint(2**62, ()))
-    drawn = np.random.Generator(np.random.SFC64(seed)).bytes(x.numel())
-    kept = torch.from_numpy(np.frombuffer(drawn, np.uint8) >= dropped).view(x.shape)
+    count, seed = x.numel(), int(torch.randint(2**62, ()))
+    drawn = np.random.SFC64(seed).random_raw(-(-count // 8)).view(np.uint8)[:count]  # eight bytes in each number
+    kept = torch.from_numpy((drawn >= dropped).view(np.int8)).view(x.shape)  # converted faster than booleans
     return x * kept.to(x.dtype).mul_(256 / (256 - dropped))
 
 
