@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="timed repeats of each run")
     args = parser.parse_args()
     encoder = encoder_folder(args.encoder)
-    rows, count, repeats = (64, 500, 1) if args.quick else (512, 10_000, args.repeats)
+    rows, count, repeats = (64, 500, 3) if args.quick else (512, 10_000, args.repeats)
     task = Task.load(args.data / "sst2", limit=rows, seed=0)
     texts = Task.load(args.data / "sst2", seed=0).splits["train"].texts(0, count)
     with tempfile.TemporaryDirectory() as folder:
