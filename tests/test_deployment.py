@@ -38,6 +38,12 @@ def test_ci_runs_every_python_on_three_systems():
     assert set(named) <= set(matrix["python"]) and "3.14" in matrix["python"]
 
 
+def test_actions_are_pinned_by_commit():
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", path.read_text())
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", each) for each in used), path
+
+
 def test_tested_versions_meet_the_requirements_and_are_audited():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     tested = dict(line.lower().replace("_", "-").split("==") for line in lines if not line.startswith("#"))
