@@ -177,6 +177,21 @@ def test_load_refuses_a_configuration_that_loads_other_code(encoders, tmp_path, 
     Predictor.load(folder)
 
 
+def test_load_keeps_only_the_settings_that_a_class_lists(encoders, tmp_path):
+    saved = make_predictor(encoders(), "conv-blocks")[0]
+    folder = saved.save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    unknown = {"mystery": "someone/kernel", "mysteries": [{"repo": "someone/kernel"}], "auto_map": CONFIG_MAP}
+    encoder = {**config["encoder"], **unknown, "_attn_implementation": "eager", "old_number": 3}
+    change_json(folder / "config.json", **unknown, encoder=encoder)
+    loaded = Predictor.load(folder).model
+    for name in unknown:
+        assert not hasattr(loaded.config, name) and name not in loaded.config.encoder
+    assert {key: loaded.config.encoder[key] for key in config["encoder"]} == config["encoder"]
+    assert loaded.config.encoder["old_number"] == 3, "numbers cannot name any code"
+    assert loaded.base_model.config._attn_implementation in ("sdpa", "eager")
+
+
 def test_encoder_that_loads_other_code_is_refused(encoders, tmp_path):
     folder = tmp_path / "encoder"
     shutil.copytree(encoders(), folder)

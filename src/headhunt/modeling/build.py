@@ -50,6 +50,8 @@ ENCODER_DROPOUTS = (
 )
 # Settings by which a configuration makes transformers load further code, such as kernels from the Hub.
 LOADERS = re.compile(r"_?(attn|experts)_implementation(_internal)?|(quantization|compression|kernel|fusion)_config")
+# Settings that no class of transformers lists: ours, and older names.
+MORE_SETTINGS = ("model_type", "thresholds", "rejection", "rope_scaling", "torch_dtype", "num_labels")
 HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "classifier_dropout_prob")
 
 AutoConfig.register("headhunt", HeadhuntConfig)
@@ -297,9 +299,9 @@ def embeddings_of(model: PreTrainedModel) -> list[nn.Module]:
     return [module for name, module in model.base_model.named_children() if "embed" in name]
 
 
-def has_own_code(model: nn.Module) -> bool:
-    """Return whether the code of a model came with its folder, not with a library."""
-    return type(model).__module__.startswith("transformers_modules")
+def has_own_code(part: Any) -> bool:
+    """Return whether the code of a model or a configuration came with its folder, not with a library."""
+    return type(part).__module__.startswith("transformers_modules")
 
 
 def heads_of(model: PreTrainedModel) -> list[HeadModule]:
@@ -351,16 +353,38 @@ def check_config(config: Any) -> None:
             check_config(value)
 
 
+def keep_known(config: Any) -> Any:
+    """Return a configuration with the settings that its class lists, and with numbers, which cannot name any code.
+
+    Classes that came with an encoder read what they like: their code was run with permission.
+    """
+    if isinstance(config, list):
+        return [keep_known(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    known = set(config)
+    if config.get("model_type") in CONFIG_MAPPING:
+        listed = CONFIG_MAPPING[config["model_type"]]()
+        if not has_own_code(listed):
+            known = {name for name in vars(listed) if name[0] != "_"}.union(listed.attribute_map, MORE_SETTINGS)
+    plain = (int, float, type(None))
+    return {name: keep_known(value) for name, value in config.items() if name in known or isinstance(value, plain)}
+
+
 def load_saved(folder: Path) -> PreTrainedModel:
     """Load a saved model. No code from the folder is run, and none that its configuration names.
+
+    Its attention is PyTorch's own, fused or not.
 
     Raises:
         ModelError: If weights are missing, or the configuration names other code.
     """
-    check_config(read_json(folder / "config.json"))
+    settings = read_json(folder / "config.json")
+    check_config(settings)
     with quiet():
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             folder,
+            config=AutoConfig.for_model(**keep_known(settings)),
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=False,  # without it, transformers asks on standard input
