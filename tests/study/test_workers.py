@@ -280,6 +280,27 @@ def test_executor_explains_why_workers_cannot_start(call, message):
     assert re.search(message, finished.stderr), finished.stderr
 
 
+@real_ray
+def test_local_ray_asks_for_a_token_and_listens_on_loopback_only():
+    code = f"""
+import os, psutil
+from headhunt.study.ray_executor import RayExecutor
+executor = RayExecutor({TARGET!r}, {{'name': 'fine'}}, workers=1)
+executor.pids()
+for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+    for each in process.net_connections('tcp'):
+        if each.status == psutil.CONN_LISTEN:
+            print(each.laddr.ip)
+print(os.environ['RAY_AUTH_MODE'], len(os.environ['RAY_AUTH_TOKEN']))
+executor.close()
+"""
+    clean = {name: value for name, value in environment().items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=clean)
+    *addresses, token = done.stdout.splitlines()
+    assert len(addresses) > 4 and token == "token 64", done.stderr
+    assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
 @pytest.fixture
 def local():
     os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]

@@ -120,7 +120,10 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
             "A Ray cluster runs any code that reaches it, so it must ask for a token. Start it, and this program, with "
             "the environment variable RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN."
         )
-    if not address:  # Ray listens on all addresses of this machine
+    if not address:
+        # Without clusters, as on Windows and macOS, Ray listens on 127.0.0.1 only. It reads this when it is imported.
+        # After that, it listens on all addresses, with a token.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # do not hide GPUs from workers that reserve none
