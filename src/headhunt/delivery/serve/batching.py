@@ -13,9 +13,10 @@ import threading
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,43 +37,27 @@ class BatchModel(Protocol):
         """Run one forward pass over rows padded to the longest of them."""
 
 
+@dataclass(eq=False, slots=True)
 class Job:
     """The texts of one request, and a future of their outputs."""
 
-    __slots__ = ("answer", "future", "outputs", "remaining", "texts", "texts_b")
-
-    def __init__(
-        self,
-        texts: Sequence[str],
-        texts_b: Sequence[str] | None,
-        answer: Callable[[Any], Any] | None,
-        future: asyncio.Future[list[Any]],
-    ) -> None:
-        self.texts, self.texts_b, self.answer, self.future = texts, texts_b, answer, future
-        self.outputs: list[Any] = [None] * len(texts)
-        self.remaining = len(texts)
-
-
-class Chunk(NamedTuple):
-    """Consecutive texts of a job that are tokenized together."""
-
-    job: Job
-    start: int
-    stop: int
+    texts: Sequence[str]
+    texts_b: Sequence[str] | None
+    answer: Callable[[Any], Any] | None
+    future: asyncio.Future[list[Any]]
+    outputs: list[Any]
+    remaining: int
 
 
 class Row(NamedTuple):
-    """One tokenized text in the queue."""
+    """One text of a job, and its tokens once it is in the queue."""
 
     number: int
     """Rank in the order of arrival."""
     job: Job
     position: int
     """Position of the text in its job."""
-    tokens: Any
-
-
-Item = TypeVar("Item", Chunk, Row)
+    tokens: Any = None
 
 
 class RowQueue:
@@ -156,7 +141,7 @@ class Batcher:
         self._started: dict[int, float] = {}  # when each thread began to tokenize or compute, by thread
         self.seconds_per_text = 0.01
         """Moving average with all threads busy; the time to try again is computed from it."""
-        self._inbox: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Row] | None] = queue.SimpleQueue()  # rows that are tokenized together
         self._rows = RowQueue()
         self._queue_lock = threading.Lock()  # held by the thread that assembles the next batch, or waits for one
         self._next_number = 0
@@ -198,8 +183,7 @@ class Batcher:
                 self.restarts += 1
                 self.threads[number] = self._make_thread(number)
                 self.threads[number].start()
-                rows = [Row(0, job, 0, None) for job in list(self._jobs) for _ in range(job.remaining)]
-                self._call_in_loop(self._fail, rows, RuntimeError("a thread of the model died"))
+                self._fail_all(RuntimeError("a thread of the model died"))
 
     def close(self) -> None:
         """Stop the threads once all submitted texts are computed."""
@@ -219,21 +203,21 @@ class Batcher:
             texts_b: The second texts of pairs.
             answer: Turns an output into what the future has in its place; called in a thread of the model.
         """
-        job = Job(texts, texts_b, answer, self._loop.create_future())
+        job = Job(texts, texts_b, answer, self._loop.create_future(), [None] * len(texts), len(texts))
         if not texts:
             job.future.set_result([])
             return job.future
         if not self.working:
             self.replace_dead_threads()
         self._jobs.add(job)
-        start = characters = 0
-        for i, text in enumerate(texts):
-            characters += len(text) + (len(texts_b[i]) if texts_b is not None else 0)
-            if characters >= CHUNK:
-                self._inbox.put(Chunk(job, start, i + 1))
-                start, characters = i + 1, 0
-        if start < len(texts):
-            self._inbox.put(Chunk(job, start, len(texts)))
+        rows: list[Row] = []
+        characters = 0
+        for position in range(len(texts)):
+            rows.append(Row(0, job, position))
+            characters += _characters(rows[-1])
+            if characters >= CHUNK or position == len(texts) - 1:
+                self._inbox.put(rows)
+                rows, characters = [], 0
         return job.future
 
     # ------------------------------------------------------------------------------------------ in the threads
@@ -243,14 +227,17 @@ class Batcher:
 
     def _work(self) -> None:
         while True:
-            try:
-                with self._queue_lock:
-                    batch, is_open = self._next_batch()
-            except BaseException:  # an error of the queue itself; a dead thread would leave every request waiting
-                log.exception("a thread failed to take a batch and goes on")
-                self.restarts += 1
-                time.sleep(PAUSE_AFTER_ERROR)
-                continue
+            with self._queue_lock:
+                try:
+                    is_open = self._fetch()
+                    batch = self._waiting(self._rows.take(self.max_batch)) if self._rows.count else []
+                except BaseException as error:  # of the queue itself; a dead thread would leave every request waiting
+                    log.exception("a thread failed to take a batch and goes on")
+                    self.restarts += 1
+                    self._rows = RowQueue()
+                    self._fail_all(error)
+                    time.sleep(PAUSE_AFTER_ERROR)
+                    continue
             if batch:
                 self._run(batch)
             elif not is_open and not self._rows.count:
@@ -279,27 +266,19 @@ class Batcher:
         finally:
             del self._started[thread]
 
-    def _next_batch(self) -> tuple[list[Row], bool]:
-        """Return the next batch, without rows of cancelled requests, and whether more texts can follow."""
-        is_open = self._fetch()
-        rows, cancelled = _split(self._take()) if self._rows.count else ([], [])
+    def _waiting(self, rows: list[Row]) -> list[Row]:
+        """Return the rows of requests that wait; those of cancelled ones are finished."""
+        waiting: list[Row] = []
+        cancelled: list[Row] = []
+        for row in rows:
+            (cancelled if row.job.future.done() else waiting).append(row)
         if cancelled:
             self._call_in_loop(self._release, cancelled)
-        return rows, is_open
-
-    def _take(self) -> list[Row]:
-        """Take a batch out of the queue. If that fails, all queued requests get the error and the queue is new."""
-        try:
-            return self._rows.take(self.max_batch)
-        except BaseException as error:
-            rows = [row for same_length in self._rows.rows.values() for row in same_length]
-            self._rows = RowQueue()
-            self._call_in_loop(self._fail, rows, error)
-            raise
+        return waiting
 
     def _fetch(self) -> bool:
         """Tokenize about one chunk of new texts; wait for one if the queue is empty. Return if more can follow."""
-        chunks: list[Chunk] = []
+        chunks: list[list[Row]] = []
         characters = 0
         is_open = True
         while characters < CHUNK:
@@ -312,32 +291,36 @@ class Batcher:
                 is_open = False
                 break
             chunks.append(chunk)
-            characters += sum(map(len, chunk.job.texts[chunk.start : chunk.stop]))
+            characters += sum(map(_characters, chunk))
         self._encode(chunks)
         return is_open
 
-    def _encode(self, chunks: list[Chunk]) -> None:
+    def _encode(self, chunks: list[list[Row]]) -> None:
         """Add the rows of these chunks to the queue, unless their requests are cancelled."""
-        active, cancelled = _split(chunks)
-        texts = [text for job, start, stop in active for text in job.texts[start:stop]]
-        texts_b = None
-        if active and active[0].job.texts_b is not None:
-            texts_b = [text for job, start, stop in active for text in job.texts_b[start:stop]]  # type: ignore[index]
+        rows = self._waiting([row for chunk in chunks for row in chunk])
+        if not rows:
+            return
+        texts = [row.job.texts[row.position] for row in rows]
+        pair = rows[0].job.texts_b is not None
+        texts_b = [row.job.texts_b[row.position] for row in rows] if pair else None  # type: ignore[index]
         try:
             with self._timed():
-                encoded = self.model.encode(texts, texts_b) if texts else []
+                encoded = self.model.encode(texts, texts_b)
         except BaseException as error:
-            if len(active) > 1:  # one text that cannot be tokenized is no fault of the other requests
+            if len(chunks) > 1:  # one text that cannot be tokenized is no fault of the other requests
                 for chunk in chunks:
                     self._encode([chunk])
             else:
-                self._call_in_loop(self._fail, _rows_of(chunks), error)
+                self._call_in_loop(self._fail, rows, error)
             return
-        if cancelled:
-            self._call_in_loop(self._release, _rows_of(cancelled))
-        for row, tokens in zip(_rows_of(active), encoded, strict=True):
+        for row, tokens in zip(rows, encoded, strict=True):
             self._next_number += 1
             self._rows.add(row._replace(number=self._next_number, tokens=tokens))
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Fail all requests of now, since rows of any may be lost."""
+        rows = [Row(0, job, 0) for job in list(self._jobs) for _ in range(job.remaining)]
+        self._call_in_loop(self._fail, rows, error)
 
     def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:
@@ -379,15 +362,7 @@ class Batcher:
             self.seconds_per_text += 0.1 * (taken / count - self.seconds_per_text)
 
 
-def _rows_of(chunks: Iterable[Chunk]) -> list[Row]:
-    """Return the rows of chunks, without tokens."""
-    return [Row(0, job, position, None) for job, start, stop in chunks for position in range(start, stop)]
-
-
-def _split(items: Iterable[Item]) -> tuple[list[Item], list[Item]]:
-    """Return the chunks or rows of requests that wait, and those of cancelled ones."""
-    waiting: list[Item] = []
-    cancelled: list[Item] = []
-    for item in items:
-        (cancelled if item.job.future.done() else waiting).append(item)
-    return waiting, cancelled
+def _characters(row: Row) -> int:
+    """Return the length of the text of a row, or of both texts of a pair."""
+    texts_b = row.job.texts_b
+    return len(row.job.texts[row.position]) + (0 if texts_b is None else len(texts_b[row.position]))
