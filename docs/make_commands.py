@@ -57,7 +57,8 @@ def list_options(command: Any) -> list[tuple[str | None, str, str]]:
 def describe(command: Any, common: set[str]) -> list[str]:
     """Return the lines about one command: its use, its description, its options by panel, the names of common ones."""
     arguments = [param.metavar for param in command.params if param.param_type_name == "argument"]
-    lines = [f"## headhunt {command.name}", "", f"`headhunt {' '.join([command.name, *arguments])} [OPTIONS]`", ""]
+    lines = [f"## headhunt {command.name}", ""]
+    lines += [f"`headhunt {' '.join([command.name, *arguments])}`", ""] if arguments else []
     for paragraph in command.help.split("\n\n"):
         lines += [one_line(paragraph), ""]
     options = list_options(command)
@@ -65,8 +66,8 @@ def describe(command: Any, common: set[str]) -> list[str]:
     for panel in dict.fromkeys([None, *(option[0] for option in own)]):
         members = [line for each, _, line in own if each == panel]
         lines += [*([f"**{panel}**", ""] if panel else []), *members, *([""] if members else [])]
-    if names := [f"`{name}`" for _, name, line in options if line in common]:
-        lines += [f"[Common options](index.md#common-options): {', '.join(names)}", ""]
+    if names := [f"`{name.split()[0]}`" for _, name, line in options if line in common]:
+        lines += [f"[Common](index.md#common-options): {', '.join(names)}", ""]
     return lines
 
 
