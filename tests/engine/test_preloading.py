@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
+from conftest import sentences
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,23 @@ def test_workers_read_their_rows_without_pandas(tmp_path):
     assert run_python(code) == "False"
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork safely, so Ray starts the workers")
+def test_search_with_worker_processes_needs_no_ray(tmp_path, encoders):
+    (tmp_path / "ray.py").write_text("raise ImportError('not installed')")
+    options = {
+        "encoder": encoders(),
+        "workers": 2,
+        "trials": 2,
+        "time": None,
+        "device": "cpu",
+        "out": str(tmp_path / "run"),
+    }
+    code = f"import headhunt; print(len(headhunt.search({sentences(40)!r}, **{options!r}).state.settled))"
+    assert int(run_python(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")) >= 2
+
+
+def run_python(code: str, **environment: str) -> str:
+    environment = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -268,6 +268,10 @@ def test_executor_stop_keeps_only_workers_that_stop(executor):
             f"import ray; ray.__version__ = '2.51.1'; RayExecutor({TARGET!r}, {{}})",
             "Workers need Ray 2.52 or later; found 2.51.1",
         ),
+        (
+            f"import sys; sys.modules['ray'] = None; RayExecutor({TARGET!r}, {{}})",
+            r'Ray .* is not installed: pip install "headhunt\[cluster\]". Or search with 0 workers',
+        ),
     ],
 )
 def test_executor_explains_why_workers_cannot_start(call, message):

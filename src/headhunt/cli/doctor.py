@@ -14,6 +14,7 @@ from headhunt.cli import options as opt
 from headhunt.cli.output import print_json
 
 EXTRAS = {
+    "cluster": "ray",
     "excel": "openpyxl",
     "hub": "datasets",
     "lora": "peft",

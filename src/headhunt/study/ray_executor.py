@@ -44,7 +44,7 @@ class RayExecutor(WorkerPool):
     def __init__(
         self, target: str, settings: Mapping[str, Any], *, workers: int | None = None, address: str | None = None
     ) -> None:
-        ray, self._started_ray = connect(address, workers, "search with 0 workers")
+        ray, self._started_ray = connect(address, workers, "cluster", "search with 0 workers")
         self._ray = ray
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
@@ -100,12 +100,13 @@ class RayExecutor(WorkerPool):
             self._ray.kill(worker.handle)
 
 
-def connect(address: str | None, workers: int | None, alternative: str) -> tuple[Any, bool]:
+def connect(address: str | None, workers: int | None, extra: str, alternative: str) -> tuple[Any, bool]:
     """Start Ray on this machine or connect to a cluster, unless this process is connected already.
 
     Args:
         address: Address of a cluster, or "local" for this machine, which is the default.
         workers: Number of worker processes on this machine. Defaults to one per core, as far as memory allows.
+        extra: The extra of this package that installs what the caller needs of Ray.
         alternative: Advice for a user who cannot use Ray, for error messages.
 
     Returns:
@@ -131,7 +132,9 @@ def connect(address: str | None, workers: int | None, alternative: str) -> tuple
     try:
         import ray
     except ImportError:
-        raise HeadhuntError(f"Workers need Ray: pip install ray. Or {alternative}.") from None
+        raise HeadhuntError(
+            f'Ray starts these workers and is not installed: pip install "headhunt[{extra}]". Or {alternative}.'
+        ) from None
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST_RAY:
         raise HeadhuntError(f"Workers need Ray 2.52 or later; found {ray.__version__}. pip install --upgrade ray")
     if ray.is_initialized():

@@ -330,7 +330,7 @@ class _Cluster:
 
         # Ray logs restarts of Ray Data's actors as if they were errors.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        ray, started_here = connect(self.address, self.workers, "label in this process with 0 workers")
+        ray, started_here = connect(self.address, self.workers, "corpus", "label in this process with 0 workers")
         try:
             import_module("ray.data")
         except ImportError as error:
