@@ -198,8 +198,8 @@ class _Problem:
         """
         if not folds:
             return 1.0, np.inf, None, None
-        rows, best = np.concatenate(folds), np.inf
-        chosen: tuple[float, np.ndarray | None, np.ndarray | None] = (1.0, None, None)
+        rows = np.concatenate(folds)
+        best: tuple[float, float, np.ndarray | None, np.ndarray | None] = (1.0, np.inf, None, None)
         solutions: list[np.ndarray | None] = [None] * len(folds)
         kept = [np.setdiff1d(np.arange(len(self.targets)), fold) for fold in folds]
         learned = [([part[each] for part in self._parts], each) for each in kept]
@@ -209,11 +209,10 @@ class _Problem:
             logits = np.concatenate([_logits(part, each) for part, each in zip(left_out, found, strict=True)])
             solutions = [*found]
             loss = self._held_out_loss(logits, rows)
-            if loss > best:
+            if loss > best[1]:
                 break
-            best, chosen = loss, (penalty, logits, solutions[0])
-        penalty, logits, start = chosen
-        return penalty, best, logits, start
+            best = penalty, loss, logits, solutions[0]
+        return best
 
     def _held_out_loss(self, logits: np.ndarray, rows: np.ndarray) -> float:
         targets, weights = self.targets[rows], self._weights[rows]
