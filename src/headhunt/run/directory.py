@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,16 @@ FILES = {
 Key = tuple[int, int]  # trial and rung
 
 
+class _Named:
+    """A file or folder of a run with this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, kind: type[RunDirectory]) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The files of one run."""
@@ -65,85 +75,40 @@ class RunDirectory:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
 
-    @property
-    def ledger(self) -> Path:
-        """The record of events."""
-        return self.path / LEDGER
-
-    @property
-    def log(self) -> Path:
-        """The lines that the terminal showed, and the errors of workers."""
-        return self.path / "search.log"
-
-    @property
-    def lock(self) -> Path:
-        """The lock of the one writer."""
-        return self.path / "lock"
-
-    @property
-    def environment(self) -> Path:
-        """Library versions."""
-        return self.path / "environment.json"
-
-    @property
-    def task(self) -> Path:
-        """The data."""
-        return self.path / "task"
-
-    @property
-    def settings(self) -> Path:
-        """The settings of the search."""
-        return self.path / FILES[SearchSettings]
-
-    @property
-    def plan(self) -> Path:
-        """The plan of the search."""
-        return self.path / FILES[Plan]
-
-    @property
-    def result(self) -> Path:
-        """The result of the search."""
-        return self.path / FILES[SearchResult]
-
-    @property
-    def importances(self) -> Path:
-        """The importance of each parameter."""
-        return self.path / FILES[Importances]
-
-    @property
-    def ablation(self) -> Path:
-        """The result of an ablation."""
-        return self.path / FILES[AblationResult]
-
-    @property
-    def report(self) -> Path:
-        """The report page."""
-        return self.path / "report.html"
-
-    @property
-    def report_data(self) -> Path:
-        """The facts of the report as JSON."""
-        return self.path / "report.json"
-
-    @property
-    def model(self) -> Path:
-        """The delivered model."""
-        return self.path / "model"
-
-    @property
-    def models(self) -> Path:
-        """Saved models of trials."""
-        return self.path / "models"
-
-    @property
-    def encoders(self) -> Path:
-        """Encoders that were trained further."""
-        return self.path / "encoders"
-
-    @property
-    def ensemble(self) -> Path:
-        """The ensemble of the best trials."""
-        return self.path / "ensemble"
+    ledger = _Named(LEDGER)
+    """The record of events."""
+    log = _Named("search.log")
+    """The lines that the terminal showed, and the errors of workers."""
+    lock = _Named("lock")
+    """The lock of the one writer."""
+    environment = _Named("environment.json")
+    """Library versions."""
+    task = _Named("task")
+    """The data."""
+    settings = _Named(FILES[SearchSettings])
+    """The settings of the search."""
+    plan = _Named(FILES[Plan])
+    """The plan of the search."""
+    result = _Named(FILES[SearchResult])
+    """The result of the search."""
+    importances = _Named(FILES[Importances])
+    """The importance of each parameter."""
+    ablation = _Named(FILES[AblationResult])
+    """The result of an ablation."""
+    report = _Named("report.html")
+    """The report page."""
+    report_data = _Named("report.json")
+    """The facts of the report as JSON."""
+    model = _Named("model")
+    """The delivered model."""
+    models = _Named("models")
+    """Saved models of trials."""
+    encoders = _Named("encoders")
+    """Encoders that were trained further."""
+    ensemble = _Named("ensemble")
+    """The ensemble of the best trials."""
+    checkpoints = _Named("checkpoints")
+    """The states of trials after their rungs."""
 
     @contextmanager
     def claim(self) -> Iterator[None]:
@@ -181,8 +146,8 @@ class RunDirectory:
                 _read_arrays(path, "outputs")
             except RunError:
                 path.unlink(missing_ok=True)
-                if path.parent.name == "predictions" and _is_key(path.stem):
-                    damaged.append(_key(path.stem))
+                if path.parent.name == "predictions" and (key := _key(path)) is not None:
+                    damaged.append(key)
         return damaged
 
     def refuse_links(self) -> None:
@@ -205,11 +170,6 @@ class RunDirectory:
     def exists(self) -> bool:
         """Return whether a search was begun here."""
         return self.ledger.exists()
-
-    @property
-    def checkpoints(self) -> Path:
-        """The states of trials after their rungs."""
-        return self.path / "checkpoints"
 
     def checkpoint(self, trial: int, rung: int) -> Path:
         """Return the directory for the state of a trial after a rung."""
@@ -318,27 +278,26 @@ class RunDirectory:
 
     def checkpoint_sizes(self) -> dict[Key, int]:
         """Return the bytes of every checkpoint on disk."""
-        folders = self.checkpoints.glob("[0-9]*-[0-9]*")
-        return {_key(path.name): directory_size(path) for path in folders if _is_key(path.name)}
+        return _sizes(self.checkpoints.glob("*"))
 
     def prediction_sizes(self) -> dict[Key, int]:
         """Return the bytes of every file of predictions."""
-        files = self.path.glob("predictions/[0-9]*-[0-9]*.npz")
-        return {_key(path.stem): directory_size(path) for path in files if _is_key(path.stem)}
+        return _sizes(self.path.glob("predictions/*.npz"))
 
 
-def _key(name: str) -> Key:
-    trial, _, rung = name.partition("-")
-    return int(trial), int(rung)
+def _key(path: Path) -> Key | None:
+    """Return trial and rung of a checkpoint or file of predictions; None if it is neither."""
+    found = re.fullmatch(r"([0-9]+)-([0-9]+)", path.name.removesuffix(".npz"))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _sizes(paths: Iterable[Path]) -> dict[Key, int]:
+    return {key: directory_size(path) for path in paths if (key := _key(path)) is not None}
 
 
 def _require_bare(name: str) -> None:
     if not is_bare_name(name):
         raise RunError(f"A name in a run must be that of a file in its folder; found {name!r:.80}.")
-
-
-def _is_key(name: str) -> bool:
-    return re.fullmatch(r"[0-9]+-[0-9]+", name) is not None
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray]:
