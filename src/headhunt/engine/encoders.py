@@ -46,7 +46,7 @@ class KnownEncoder:
     parameters: float
     layers: int
     width: int
-    languages: Literal["en", "multilingual"]
+    languages: Literal["en", "multilingual", "unknown"]
     hardware: Literal["cpu", "gpu"]
     licence: str
     layer_cost: float = 12.0
@@ -55,6 +55,11 @@ class KnownEncoder:
     def size(self) -> float:
         """The size of the fp32 weights in MB."""
         return self.parameters * BYTES
+
+    @property
+    def cost(self) -> float:
+        """The cost of a forward pass per token, relative to the default encoder: 6 layers of width 384."""
+        return self.layers * self.width**2 * self.layer_cost / (6 * 384**2 * 12.0)
 
 
 KNOWN = (
@@ -81,6 +86,7 @@ KNOWN = (
     KnownEncoder("microsoft/deberta-v3-base", 183.8, 12, 768, "en", "gpu", "MIT", layer_cost=18.0),
 )
 """Encoders that `encoder="auto"` chooses from, cheapest first."""
+_BY_NAME = {entry.name: entry for entry in KNOWN}
 
 FAMILIES = (
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra"),
@@ -102,15 +108,6 @@ ENGLISH = frozenset(
 )
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 200, 500
 MEASURED_TEXTS, CUT_SHARE = 1000, 0.05  # windows are offered if this share of the first texts is cut
-
-
-@dataclass(frozen=True)
-class _Available:
-    """An encoder that can be loaded, with the figures that decide about it."""
-
-    name: str
-    cost: float
-    size: float
 
 
 def resolve_encoders(
@@ -190,12 +187,11 @@ def relative_cost(encoder: str, trust_remote_code: bool = False) -> float:
         encoder: Hugging Face name or folder.
         trust_remote_code: Allow code that comes with the encoder to run.
     """
-    known = next((entry for entry in KNOWN if entry.name == encoder), None)
-    if known is not None:
-        return _cost(known.layers, known.width, known.layer_cost)
+    if encoder in _BY_NAME:
+        return _BY_NAME[encoder].cost
     from headhunt.modeling.pretrained import load_config
 
-    return _cost_of(load_config(encoder, trust_remote_code))
+    return _describe(encoder, load_config(encoder, trust_remote_code)).cost
 
 
 def cuts_many(task: Task, encoder: str, max_length: int | None, trust_remote_code: bool = False) -> bool:
@@ -282,10 +278,8 @@ def _check(names: Sequence[str], trust_remote_code: bool) -> None:
 
 def _choose(language: str, max_size: float | None, gpu: bool, offline: bool) -> tuple[str, ...]:
     """Return the encoders of "auto"."""
-    suitable = {entry.name for entry in KNOWN if entry.languages == language or entry.name == DEFAULT_ENCODER}
-    known = {entry.name: _Available(entry.name, relative_cost(entry.name), entry.size) for entry in KNOWN}
-    available = list(_cached(known)) if offline else list(known.values())
-    available = [encoder for encoder in available if encoder.name in suitable or encoder.name not in known]
+    found = _cached() if offline else KNOWN
+    available = [each for each in found if each.languages in (language, "unknown") or each.name == DEFAULT_ENCODER]
     if not available:
         from huggingface_hub import constants
 
@@ -302,26 +296,25 @@ def _choose(language: str, max_size: float | None, gpu: bool, offline: bool) -> 
             "max_size",
         )
     small.sort(key=lambda encoder: (encoder.name != DEFAULT_ENCODER, encoder.cost, encoder.size, encoder.name))
-    limit = max(relative_cost(entry.name) for entry in KNOWN if entry.hardware == "cpu")
+    limit = max(entry.cost for entry in KNOWN if entry.hardware == "cpu")
     # A slow encoder is better than none.
     chosen = [encoder for encoder in small if gpu or encoder.cost <= limit] or small[:1]
     return tuple(encoder.name for encoder in chosen)
 
 
-def _cached(known: dict[str, _Available]) -> Iterator[_Available]:
+def _cached() -> Iterator[KnownEncoder]:
     """Yield the encoders in the local Hugging Face cache."""
     from huggingface_hub import constants
 
-    cache = Path(constants.HF_HUB_CACHE)
-    for folder in sorted(cache.glob("models--*")):
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
         name = folder.name.removeprefix("models--").replace("--", "/")
         with contextlib.suppress(Exception):  # damaged files raise errors of many libraries
-            encoder = _read_cached(name, cache, known.get(name))
+            encoder = _read_cached(name, folder.parent)
             if encoder is not None:
                 yield encoder
 
 
-def _read_cached(name: str, cache: Path, known: _Available | None) -> _Available | None:
+def _read_cached(name: str, cache: Path) -> KnownEncoder | None:
     """Return an encoder of the cache; None if it is incomplete or of an unknown architecture."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -334,12 +327,12 @@ def _read_cached(name: str, cache: Path, known: _Available | None) -> _Available
     weights = _weights(snapshot)
     if not weights or not any((snapshot / file).is_file() for file in TOKENIZERS):
         return None
-    if known is not None:
-        return known
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     config = load_config(str(snapshot))
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
         return None
-    return _Available(name, _cost_of(config), _size(weights))
+    return _describe(name, config, _size(weights))
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -369,16 +362,11 @@ def _size(weights: Sequence[Path]) -> float:
     return parameters * BYTES / 1e6
 
 
-def _cost_of(config: Any) -> float:
-    """Return the relative cost of an encoder from its configuration."""
+def _describe(name: str, config: Any, size: float = 0.0) -> KnownEncoder:
+    """Return the figures of an encoder that is not known, from its configuration and its size in MB."""
     width = int(config.hidden_size)
     # DistilBERT has another name for the width of the feed-forward layers.
     inner = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None) or 4 * width
     matrices = 3 if config.model_type in GATED else 2
-    layer_cost = (4 + matrices * inner / width) * (1.5 if config.model_type in DISENTANGLED else 1.0)
-    return _cost(int(config.num_hidden_layers), width, layer_cost)
-
-
-def _cost(layers: int, width: int, layer_cost: float) -> float:
-    """Return the cost relative to the default encoder, which has 6 layers of width 384."""
-    return layers * width**2 * layer_cost / (6 * 384**2 * 12.0)
+    cost = (4 + matrices * inner / width) * (1.5 if config.model_type in DISENTANGLED else 1.0)
+    return KnownEncoder(name, size / BYTES, int(config.num_hidden_layers), width, "unknown", "cpu", "", cost)
