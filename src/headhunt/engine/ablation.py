@@ -83,31 +83,28 @@ def variants(spec: Spec, rows: int, tasks: bool = False) -> dict[str, Spec]:
         tasks: The model has several tasks: everything and nothing is shared, and every sampling is tried.
     """
     spec = spec.canonical()
-    default_recipe = plain(spec.encoder, rows).recipe
     changed: dict[str, Spec] = {}
+
+    def change(name: str, part: str, field: str, value: Any) -> None:
+        with suppress(ValueError):  # it may not fit the rest: only a solved head counts words
+            variant = replace(spec, **{part: replace(getattr(spec, part), **{field: value})}).canonical()
+            if variant.hash != spec.hash:
+                changed[name] = variant
+
     if spec.shape is not None:
         changed["built encoder → the given one"] = replace(spec, shape=None).canonical()
         for name, nested in _nested_variants(spec.shape) if spec.shape.is_random else ():
             changed[f"encoder, {name}"] = replace(spec, shape=nested)
-    parts: tuple[tuple[str, Any, Any], ...] = (("head", spec.head, Head()), ("recipe", spec.recipe, default_recipe))
-    for part, current, default in parts:
-        for field in fields(current):
-            value, replacement = getattr(current, field.name), getattr(default, field.name)
-            if value == replacement or field.name == "max_length":
-                continue
-            with suppress(ValueError):  # the default may not fit: only a solved head counts words
-                variant = replace(spec, **{part: replace(current, **{field.name: replacement})}).canonical()
-                if variant.hash != spec.hash:
-                    changed[f"{NAMES[field.name]}: {_word(value)} → {_word(replacement)}"] = variant
-            for name, nested in _nested_variants(value):
-                variant = replace(spec, **{part: replace(current, **{field.name: nested})}).canonical()
-                if variant.hash != spec.hash:
-                    changed[f"{NAMES[field.name]}, {name}"] = variant
+    for part, default in (("head", Head()), ("recipe", plain(spec.encoder, rows).recipe)):
+        for name in (each.name for each in fields(default) if each.name != "max_length"):
+            value, replacement = getattr(getattr(spec, part), name), getattr(default, name)
+            if value != replacement:
+                change(f"{NAMES[name]}: {_word(value)} → {_word(replacement)}", part, name, replacement)
+                for detail, nested in _nested_variants(value):
+                    change(f"{NAMES[name]}, {detail}", part, name, nested)
     for name, choices in {"task_layers": (0, "all"), "task_sampling": TASK_SAMPLINGS}.items() if tasks else ():
         for choice in choices:
-            variant = replace(spec, recipe=replace(spec.recipe, **{name: choice})).canonical()  # type: ignore[arg-type]
-            if variant.hash != spec.hash:
-                changed[f"{NAMES[name]}: {getattr(spec.recipe, name)} → {choice}"] = variant
+            change(f"{NAMES[name]}: {getattr(spec.recipe, name)} → {choice}", "recipe", name, choice)
     return changed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from headhunt.data import Task
@@ -16,17 +15,6 @@ from headhunt.spec import Spec
 
 PER_RUN = 2  # candidates of one earlier search
 MAXIMUM = 4  # candidates of all earlier searches, so that most of the time is left if they do not fit the new task
-
-
-@dataclass(frozen=True)
-class _Success:
-    """A candidate of an earlier search that was better than its plain head."""
-
-    spec: Spec
-    place: int
-    """Its place among the candidates of its search, 0 for the best."""
-    gain_per_second: float
-    """Points above the plain head for each second of its evaluation."""
 
 
 def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) -> tuple[Spec, ...]:
@@ -46,21 +34,24 @@ def learn(runs: Sequence[str | Path], task: Task, known_recipes: bool = True) ->
     """
     if runs and not known_recipes:
         raise HeadhuntError("adds to the known recipes, so it needs them too. Leave one of them out.", "learn_from")
-    found: dict[str, _Success] = {}
+    found: dict[str, tuple[int, float, Spec]] = {}
     for run in runs:
         for success in _read_successes(RunDirectory(Path(run)), task):
-            found.setdefault(success.spec.hash, success)
+            found.setdefault(success[-1].hash, success)
     if runs and not found:
         raise HeadhuntError(
             "must be searches with a trained candidate that was better than the plain head on the same "
             f"rows; found none in {', '.join(map(str, runs))}. Leave it out.",
             "learn_from",
         )
-    ordered = sorted(found.values(), key=lambda success: (success.place, -success.gain_per_second))
-    return tuple(success.spec for success in ordered[:MAXIMUM])
+    return tuple(spec for _, _, spec in sorted(found.values(), key=lambda success: success[:2])[:MAXIMUM])
 
 
-def _read_successes(directory: RunDirectory, task: Task) -> list[_Success]:
+def _read_successes(directory: RunDirectory, task: Task) -> list[tuple[int, float, Spec]]:
+    """Return the candidates of a search that were better than its plain head, with what they are sorted by.
+
+    These are the place among the candidates of the search, and the loss per second of its evaluation.
+    """
     directory.refuse_links()
     if not directory.exists():
         raise HeadhuntError(f"must be directories of searches; {directory.path} holds none.", "learn_from")
@@ -76,8 +67,7 @@ def _read_successes(directory: RunDirectory, task: Task) -> list[_Success]:
     gains = [(trial, _gain(trial, rung, plain)) for trial in state.leaderboard()]
     better = [(trial, gain) for trial, gain in gains if gain > 0]
     return [
-        _Success(trial.spec, place, gain / max(1.0, trial.seconds))
-        for place, (trial, gain) in enumerate(better[:PER_RUN])
+        (place, -gain / max(1.0, trial.seconds), trial.spec) for place, (trial, gain) in enumerate(better[:PER_RUN])
     ]
 
 
