@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -32,16 +33,8 @@ _PREFIX = b'{"crc":"'
 _BODY = len(_PREFIX) + 8 + 2  # where the rest of a line begins, after the checksum, its quote and a comma
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int and abs(value) < MAX_INTEGER
-
-
-def _is_rung(value: Any) -> bool:
-    return _is_count(value) and value < MAX_RUNGS
-
-
-def _is_count(value: Any) -> bool:
-    return _is_int(value) and value >= 0
+def _is_count(value: Any, below: int = MAX_INTEGER) -> bool:
+    return type(value) is int and 0 <= value < below
 
 
 def _is_text(value: Any) -> bool:
@@ -54,10 +47,12 @@ def _is_object(value: Any) -> bool:
 
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("trial", "attempt", "examples"), ("a whole number, not negative", _is_count)),
-    **dict.fromkeys(("rung", "bracket"), (f"a whole number from 0 to {MAX_RUNGS - 1}", _is_rung)),
+    **dict.fromkeys(
+        ("rung", "bracket"), (f"a whole number from 0 to {MAX_RUNGS - 1}", partial(_is_count, below=MAX_RUNGS))
+    ),
     **dict.fromkeys(("task", "hash", "origin", "key", "reason"), ("a string", _is_text)),
     **dict.fromkeys(("space", "settings", "versions", "spec", "extra"), ("an object", _is_object)),
-    "seed": ("a whole number", _is_int),
+    "seed": ("a whole number", lambda value: type(value) is int and abs(value) < MAX_INTEGER),
     "params": ("an object or null", lambda value: value is None or _is_object(value)),
     "outcome": ("a known outcome", lambda value: _is_text(value) and value in (*OUTCOMES, STOPPED, DISK)),
     "score": ("a number or null", lambda value: value is None or is_number(value)),

@@ -37,7 +37,8 @@ STRATEGIES = {
     "reinforce": "policy gradient: one distribution per parameter, moved towards scores above average",
 }
 PRECISIONS = ("auto", "fp32", "bf16")
-DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.e+-]+)s)?")
+NUMBER = r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
+DURATION = re.compile(rf"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?")
 MILLISECONDS = {"ms": 1.0, "s": 1000.0}
 MEGABYTES = {"mb": 1.0, "gb": 1000.0, "kb": 0.001}
 
@@ -51,12 +52,9 @@ def parse_duration(time: str | float | None, argument: str = "time") -> float | 
     if time is None or time == "none":
         return None
     text = str(time).strip().lower()
-    text = f"{text}s" if re.fullmatch(r"[\d.e+-]+", text) else text  # a bare number is in seconds
+    text = f"{text}s" if re.fullmatch(NUMBER, text) else text  # a bare number is in seconds
     match = DURATION.fullmatch(text)
-    try:
-        parts = [float(part or 0) for part in match.groups()] if match and text else []
-    except ValueError:
-        parts = []
+    parts = [float(part or 0) for part in match.groups()] if match and text else []
     if not parts or not (sum(parts) > 0 and math.isfinite(sum(parts))):
         short = re.sub(r"\s*([hms])[a-z]*\W*", r"\1", text)  # "3 min" becomes "3m"
         hint = f" Did you mean {short!r}?" if short != text and DURATION.fullmatch(short) else ""
@@ -78,11 +76,8 @@ def parse_quantity(value: str | float | None, argument: str, units: Mapping[str,
     """
     if value is None:
         return None
-    match = re.fullmatch(r"([\d.e+-]+)\s*([a-z]*)", str(value).strip().lower())
-    try:
-        number = float(match[1]) * units[match[2] or next(iter(units))] if match else 0.0
-    except (ValueError, KeyError):
-        number = 0.0
+    match = re.fullmatch(rf"{NUMBER}\s*([a-z]*)", str(value).strip().lower())
+    number = float(match[1]) * units.get(match[2] or next(iter(units)), 0.0) if match else 0.0
     if not (number > 0 and math.isfinite(number)):
         units_text = ", ".join(units)
         raise HeadhuntError(f"must be above 0, such as {example} (units: {units_text}); found {value!r}.", argument)

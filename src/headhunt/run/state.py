@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -168,7 +167,7 @@ class State:
         """
         try:
             self._advance_clock(event, at)
-            return bool(_HANDLERS[type(event)](self, event))
+            return self._take_in(event)
         except (KeyError, IndexError) as error:
             raise RunError(f"the event {event.name!r} does not fit the ones before it ({error!r})") from None
 
@@ -183,12 +182,41 @@ class State:
         self.started_at = at if self.started_at is None else self.started_at
         self._paused = resumed or (self._paused and not isinstance(event, TrialStarted))
 
-    def _run_started(self, event: RunStarted) -> None:
-        if self.started is not None:
-            raise RunError("a ledger has one run event, the first; found a second")
-        self.started = event
+    def _take_in(self, event: Event) -> bool:
+        match event:
+            case TrialFinished():
+                return self._finish_trial(event)
+            case JobFinished():
+                return self._finish_job(event)
+            case RunStarted():
+                if self.started is not None:
+                    raise RunError("a ledger has one run event, the first; found a second")
+                self.started = event
+            case TrialAdded():
+                self._add_trial(event)
+            case TrialStarted():
+                trial = self.trials[event.trial]
+                self._check_rung(event.rung)
+                trial.reached = max(trial.reached, event.rung)
+                trial.attempts += 1
+                self.waiting.pop(event.trial, None)
+                self.running[event.trial] = event.rung
+                self.ended = None
+            case JobStarted():
+                self.active[event.key] = event.trial
+            case ModelSaved():
+                self.model = event
+            case RunResumed():
+                # Workers of the last writer are gone; that is not a failure of their trials.
+                self.waiting = {**self.running, **self.waiting}
+                self.running, self.active, self.ended = {}, {}, None
+            case FinalTestRun():
+                self.test_evaluations += 1
+            case SearchEnded():
+                self.ended = event.reason
+        return False
 
-    def _trial_added(self, event: TrialAdded) -> None:
+    def _add_trial(self, event: TrialAdded) -> None:
         if event.trial != len(self.trials) or event.hash in self.hashes:
             raise RunError(f"trials are numbered in order and differ; found trial {event.trial}, {event.hash}")
         self._check_rung(event.bracket)
@@ -196,42 +224,26 @@ class State:
         self.hashes[event.hash] = event.trial
         self.waiting[event.trial] = event.bracket
 
-    def _trial_started(self, event: TrialStarted) -> None:
-        trial = self.trials[event.trial]
-        self._check_rung(event.rung)
-        trial.reached = max(trial.reached, event.rung)
-        trial.attempts += 1
-        self.waiting.pop(event.trial, None)
-        self.running[event.trial] = event.rung
-        self.ended = None
-
     def _check_rung(self, rung: int) -> None:
         fractions = self.started.fractions if self.started else ()
         if fractions and rung >= len(fractions):
             raise RunError(f"the ladder has {len(fractions)} rungs; found rung {rung}")
 
-    def _trial_finished(self, event: TrialFinished) -> bool:
+    def _finish_trial(self, event: TrialFinished) -> bool:
         if self.running.pop(event.trial) != event.rung:
             raise RunError(f"a result follows a start; found trial {event.trial} at rung {event.rung}")
-        outcome = Outcome(event.outcome, event.score, event.seconds, event.examples, event.extra)
+        outcome, trial = Outcome(event.outcome, event.score, event.seconds, event.examples, event.extra), event.trial
         self.seconds += outcome.seconds
-        known = event.rung in self.trials[event.trial].results  # made again, because its predictions were lost
-        if self.trials[event.trial].add_result(event.rung, outcome):
-            if known:
-                return False
-            self.settled.append((event.trial, event.rung))
+        known = event.rung in self.trials[trial].results  # made again, because its predictions were lost
+        if not self.trials[trial].add_result(event.rung, outcome):
+            self.waiting[trial] = event.rung
+            return False
+        if not known:
+            self.settled.append((trial, event.rung))
             self.times.append(self.elapsed)
-            return True
-        self.waiting[event.trial] = event.rung
-        return False
+        return not known
 
-    def _model_saved(self, event: ModelSaved) -> None:
-        self.model = event
-
-    def _job_started(self, event: JobStarted) -> None:
-        self.active[event.key] = event.trial
-
-    def _job_finished(self, event: JobFinished) -> bool:
+    def _finish_job(self, event: JobFinished) -> bool:
         self.active.pop(event.key, None)
         work = event.key, event.outcome
         self.failures[work] += 1
@@ -239,18 +251,6 @@ class State:
             return False
         self.jobs[event.key] = Outcome(event.outcome, None, event.seconds, event.examples, event.extra)
         return True
-
-    def _run_resumed(self, event: RunResumed) -> None:
-        # Workers of the last writer are gone; that is not a failure of their trials.
-        self.waiting = {**self.running, **self.waiting}
-        self.running, self.active = {}, {}
-        self.ended = None
-
-    def _final_test_run(self, event: FinalTestRun) -> None:
-        self.test_evaluations += 1
-
-    def _search_ended(self, event: SearchEnded) -> None:
-        self.ended = event.reason
 
     def leaderboard(self) -> list[Trial]:
         """Return trials with a score, best first: a higher rung comes before a lower one, then the score decides."""
@@ -271,20 +271,6 @@ class State:
         """The plain head with the better of its recipes."""
         trials = self.plain_trials or self.trials[:1]
         return max(trials, key=lambda trial: (*(trial.best or (-1, 0.0)), -trial.number), default=None)
-
-
-_HANDLERS: dict[type[Event], Callable[[State, Any], bool | None]] = {
-    RunStarted: State._run_started,
-    TrialAdded: State._trial_added,
-    TrialStarted: State._trial_started,
-    TrialFinished: State._trial_finished,
-    ModelSaved: State._model_saved,
-    JobStarted: State._job_started,
-    JobFinished: State._job_finished,
-    RunResumed: State._run_resumed,
-    FinalTestRun: State._final_test_run,
-    SearchEnded: State._search_ended,
-}
 
 
 def _rank(trial: Trial) -> tuple[int, float, int]:
