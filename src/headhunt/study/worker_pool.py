@@ -205,27 +205,25 @@ class WorkerPool(ABC):
             self._idle.append(worker)
             return job.request, outcome
         except WorkerDiedError as error:
-            self._replace(worker)
-            message = str(error)[:MAX_MESSAGE_CHARS]
-            seconds = time.monotonic() - job.started
-            return job.request, Outcome(error.outcome, seconds=seconds, extra={"message": message})
+            return self._give_up(worker, job, error.outcome, str(error))
+
+    def _give_up(self, worker: Any, job: _Job, outcome: str, message: str) -> tuple[Request, Outcome]:
+        self._replace(worker)
+        seconds = time.monotonic() - job.started
+        return job.request, Outcome(outcome, seconds=seconds, extra={"message": message[:MAX_MESSAGE_CHARS]})
 
     def _kill_overdue(self) -> list[tuple[Request, Outcome]]:
         now, overdue = time.monotonic(), []
         late = [worker for worker, job in self._jobs.items() if job.overdue(now)]
         done = set(self._poll(late, 0.0)) if late else set()  # it may have responded while this process was suspended
         for worker in late:
-            job = self._jobs[worker]
             if worker in done:
                 overdue.append(self._finish_job(worker))
-            else:
-                del self._jobs[worker]
-                self._replace(worker)
-                message = f"The worker did not respond for {now - job.started:.0f} s and was killed."
-                outcome_name = "error" if isinstance(job.request, EvaluateTrial) else STOPPED
-                overdue.append(
-                    (job.request, Outcome(outcome_name, seconds=now - job.started, extra={"message": message}))
-                )
+                continue
+            job = self._jobs.pop(worker)
+            outcome = "error" if isinstance(job.request, EvaluateTrial) else STOPPED
+            message = f"The worker did not respond for {now - job.started:.0f} s and was killed."
+            overdue.append(self._give_up(worker, job, outcome, message))
         return overdue
 
     def _assign_requests(self) -> None:
