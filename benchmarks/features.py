@@ -42,7 +42,7 @@ def epoch(runner: TrialRunner, encoder: str, freeze: int, cached: bool = True) -
 
     def run() -> None:
         training.step = training.examples = 0
-        with FromCachedActivations(runner, ready, spec) if cached else nullcontext() as attached:
+        with FromCachedActivations(runner, ready) if cached else nullcontext() as attached:
             assert attached is None or attached.layer == freeze
             for _ in training.reports():
                 pass

@@ -14,10 +14,10 @@ from headhunt import Space, Spec, Task
 from headhunt.engine import api
 from headhunt.engine.ablation import variants
 from headhunt.engine.assembly import architecture_key, make_tokenizer, token_key, tokenizer_key
+from headhunt.run.costs import pareto_front
 from headhunt.engine.worker_data import WorkerData
 from headhunt.engine.workers import RunnerSettings
 from headhunt.report import write as write_report
-from headhunt.run.costs import pareto_front
 from headhunt.run.directory import RunDirectory
 from headhunt.run.task import save_task
 from headhunt.spec import Choice, EncoderShape
@@ -86,7 +86,7 @@ def test_new_tokenizers_know_training_texts_alone(tmp_path, encoders):
     save_task(task, RunDirectory(tmp_path).task)
     data = WorkerData(RunnerSettings(directory=str(tmp_path), metric="accuracy"))
     spec = Spec(encoder=encoders(), shape=EncoderShape(width=16, heads=2, vocabulary=400))
-    tokenizer = data.build(spec, 0)[1]
+    tokenizer = data.build(spec, 0).tokenizer
     assert len(tokenizer.tokenize("movie")) == 1
     assert len(tokenizer.tokenize("xylophone")) > 3
     again = make_tokenizer(spec, lambda: task.splits["train"])

@@ -123,7 +123,7 @@ def test_smart_perturbs_same_layer_with_and_without_stored_activations(family, f
         training.model.train()
         for module in training.frozen:
             module.eval()
-        with FromCachedActivations(runner, ready, spec) as starting:
+        with FromCachedActivations(runner, ready) as starting:
             assert (starting.layer is not None) == stored
             perturbation = training.perturbation()
             loss = sum(training._losses(np.arange(8), 0, perturbation))
@@ -166,7 +166,7 @@ def test_remove_restores_the_model(encoders, tmp_path):
     ready = open_training(runner, spec, 10)
     training = ready.training
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    with FromCachedActivations(runner, ready, spec) as starting:
+    with FromCachedActivations(runner, ready) as starting:
         assert starting.layer == 1
         assert len(training.model.state_dict()) < len(before)
     after = training.model.state_dict()
@@ -183,7 +183,7 @@ def test_model_with_several_layers_predicts_after_remove(family, encoders, tmp_p
         ready = open_training(runner, spec, 10)
         predictor = ready.predictor
         if attached:
-            with FromCachedActivations(runner, ready, spec) as starting:
+            with FromCachedActivations(runner, ready) as starting:
                 assert starting.layer is not None
                 predictor.outputs(["a cat"])
         outputs.append(predictor.outputs(["the dog was good", "a cat"]))
@@ -198,7 +198,7 @@ def test_attached_model_computes_rows_that_are_not_stored(encoders, tmp_path):
     training.model.eval()
     texts = ["the dog was very very good", "a cat", runner.task.splits["train"].texts(0, 1)[0]]
     expected = predictor.outputs(texts)
-    with FromCachedActivations(runner, ready, spec):
+    with FromCachedActivations(runner, ready):
         assert np.abs(predictor.outputs(texts) - expected).max() < 1e-3
 
 
@@ -323,7 +323,7 @@ def test_attach_does_nothing_if_outputs_differ(encoders, tmp_path, monkeypatch):
     runner = make_runner(one_text(), tmp_path, stored=True)
     spec = Spec(encoder=encoders(), head=Head(pooling="mean"), recipe=Recipe(freeze=1))
     ready = open_training(runner, spec, 10)
-    with FromCachedActivations(runner, ready, spec) as starting:
+    with FromCachedActivations(runner, ready) as starting:
         assert starting.layer is None
 
 
@@ -338,7 +338,7 @@ def test_attach_compares_a_trained_model_with_itself(encoders, tmp_path, monkeyp
     with torch.no_grad():
         for parameter in ready.training.trained:
             parameter.add_(torch.randn_like(parameter))
-    with FromCachedActivations(runner, ready, spec) as starting:
+    with FromCachedActivations(runner, ready) as starting:
         assert starting.layer == 1
 
 

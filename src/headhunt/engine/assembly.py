@@ -48,11 +48,13 @@ def prepare(
 ) -> tuple[Training | Solving | SolvingTasks, Predictor]:
     """Return a training of `spec` on `rows` that is ready to start, and the predictor it trains."""
     tokenizer = make_tokenizer(spec, lambda: rows, trust_remote_code)
-    model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
-    tokens = tokenise_for(spec, tokenizer, task, [rows])
-    return assemble(
-        task, spec, model, tokenizer, tokens, rows.targets, seed=seed, device=pick_device(device), precision=precision
-    )
+    where = Where(pick_device(device), precision, trust_remote_code)
+    predictor = build_predictor(task, spec, tokenizer, where, seed)
+    tokens = tokenise_for(spec_of(predictor), tokenizer, task, [rows])
+    if not spec.recipe.is_solved:
+        return make_training(task, predictor, tokens, rows.targets, seed), predictor
+    features = make_features(predictor.model, tokens, precision)
+    return make_solving(task, predictor, features, np.arange(len(rows)), rows.targets, seed), predictor
 
 
 def make_tokenizer(spec: Spec, rows: Callable[[], Split], trust_remote_code: bool = False) -> Any:
@@ -70,10 +72,17 @@ def make_tokenizer(spec: Spec, rows: Callable[[], Split], trust_remote_code: boo
     return train_tokenizer([*sample.texts(), *(sample.texts_b() or [])], spec.shape.vocabulary)
 
 
-def build_model(
-    task: Task, spec: Spec, tokenizer: Any, *, seed: int = 0, trust_remote_code: bool = False
-) -> tuple[Any, Spec]:
-    """Return the untrained model of a candidate, and the candidate with a length its encoder can take."""
+@dataclass(frozen=True)
+class Where:
+    """Where and how a model computes."""
+
+    device: torch.device
+    precision: str = "auto"
+    trust_remote_code: bool = False
+
+
+def build_predictor(task: Task, spec: Spec, tokenizer: Any, where: Where, seed: int = 0) -> Predictor:
+    """Return the untrained model of a candidate; its spec has a length that its encoder can take."""
     if spec.head.siamese and not task.pair:
         raise ModelError(f"A siamese head ({spec.head.siamese}) compares two texts; this task has one.")
     if spec.head.words and task.tasks:
@@ -88,7 +97,7 @@ def build_model(
         "separators": SpecialTokens.of(tokenizer, pair=True).between if task.pair else (),
         "encoder_dropout": recipe.encoder_dropout,
         "seed": seed,
-        "trust_remote_code": trust_remote_code,
+        "trust_remote_code": where.trust_remote_code,
     }
     model: Any
     if task.tasks:
@@ -109,7 +118,14 @@ def build_model(
         model.config.special_ids = sorted({*special.before, *special.between, *special.after})
     if spec.head.windows:
         model.config.window = [spec.recipe.max_length, len(special.before), len(special.after)]
-    return model, spec
+    about: dict[str, Any] = {"problem_type": task.problem_type, "labels": task.labels, "pair": task.pair}
+    return Predictor(model, tokenizer, spec=spec, device=where.device, precision=where.precision, **about)
+
+
+def spec_of(predictor: Predictor) -> Spec:
+    """Return the spec that an untrained predictor was built from."""
+    assert predictor.spec is not None
+    return predictor.spec
 
 
 def tokenise_texts(spec: Spec, tokenizer: Any, texts: list[str], texts_b: list[str] | None) -> Tokens:
@@ -162,88 +178,85 @@ def architecture_key(spec: Spec) -> tuple[Any, ...]:
     return (*token_key(spec), spec.encoder, spec.shape, spec.head)
 
 
-def assemble(
+def make_solving(
     task: Task,
-    spec: Spec,
-    model: Any,
-    tokenizer: Any,
-    tokens: Tokens | TaskTokens,
+    predictor: Predictor,
+    features: Features | TaskFeatures,
+    rows: np.ndarray,
     targets: np.ndarray,
-    *,
     seed: int,
-    device: torch.device,
-    precision: str,
-    gradient_accumulation_steps: int = 1,
-    features: Features | TaskFeatures | None = None,
-    rows: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-    initial: tuple[InitialFeatures, np.ndarray] | None = None,
-) -> tuple[Training | Solving | SolvingTasks, Predictor]:
-    """Return a training of a built model, and the predictor it trains.
+) -> Solving | SolvingTasks:
+    """Return the solving of an untrained predictor.
 
     Args:
         task: The task.
-        spec: The candidate.
-        model: Its model.
-        tokenizer: Its tokenizer.
+        predictor: The predictor.
+        features: Features of all rows of the task.
+        rows: Positions of the training rows among them.
+        targets: Their targets.
+        seed: Random seed.
+        groups: Their groups of near-duplicates.
+    """
+    if isinstance(features, TaskFeatures):
+        kinds = _kinds(task)
+        return SolvingTasks(predictor.model, features, rows, targets, tasks=kinds, groups=groups, seed=seed)
+    return Solving(
+        predictor.model,
+        features,
+        rows,
+        targets,
+        problem_type=task.problem_type,
+        outputs=max(1, len(task.labels)),
+        groups=groups,
+        seed=seed,
+        solver=predictor.recipe.solver,
+        balanced=predictor.recipe.class_weights,
+    )
+
+
+def make_training(
+    task: Task,
+    predictor: Predictor,
+    tokens: Tokens | TaskTokens,
+    targets: np.ndarray,
+    seed: int,
+    gradient_accumulation_steps: int = 1,
+    initial: tuple[InitialFeatures, np.ndarray] | None = None,
+) -> Training:
+    """Return the training of an untrained predictor.
+
+    Args:
+        task: The task.
+        predictor: The predictor.
         tokens: Tokens of the training rows.
         targets: Their targets.
         seed: Random seed.
-        device: Device to train on.
-        precision: "auto", "fp32" or "bf16".
         gradient_accumulation_steps: Number of micro-batches per step.
-        features: Features of all rows of the task that other candidates share, for a head that is solved.
-        rows: Positions of the training rows among them.
-        groups: Groups of near-duplicates among the training rows, for a head that is solved.
-        initial: Initial features that candidates share, for a head that is trained; see `Training`.
+        initial: Initial features that candidates share; see `Training`.
     """
-    predictor = Predictor(
-        model,
-        tokenizer,
-        problem_type=task.problem_type,
-        labels=task.labels,
-        pair=task.pair,
-        spec=spec,
-        device=device,
-        precision=precision,
-    )
-    kinds = [(each.problem_type, each.outputs) for each in task.tasks]
-    if spec.recipe.is_solved:
-        features = make_features(predictor.model, tokens, precision) if features is None else features
-        rows = np.arange(len(tokens)) if rows is None else rows
-        if isinstance(features, TaskFeatures):
-            return SolvingTasks(model, features, rows, targets, tasks=kinds, groups=groups, seed=seed), predictor
-        solving = Solving(
-            predictor.model,
-            features,
-            rows,
-            targets,
-            problem_type=task.problem_type,
-            outputs=max(1, len(task.labels)),
-            groups=groups,
-            seed=seed,
-            solver=spec.recipe.solver,
-            balanced=spec.recipe.class_weights,
-        )
-        return solving, predictor
     objective: Objective | TaskObjectives
     if task.tasks:
-        objective = TaskObjectives.of(kinds, targets, spec.recipe)
+        objective = TaskObjectives.of(_kinds(task), targets, predictor.recipe)
     else:
-        objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), spec.recipe)
-    training = Training(
-        model,
+        objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), predictor.recipe)
+    return Training(
+        predictor.model,
         tokens,
         targets,
         objective,
-        spec.recipe,
+        predictor.recipe,
         seed=seed,
-        device=device,
-        precision=precision,
+        device=predictor.device,
+        precision=predictor.precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
         initial=initial,
     )
-    return training, predictor
+
+
+def _kinds(task: Task) -> list[tuple[str, int]]:
+    """Return problem type and number of outputs of each of several tasks."""
+    return [(each.problem_type, each.outputs) for each in task.tasks]
 
 
 def make_features(model: Any, tokens: Tokens | TaskTokens, precision: str = "auto") -> Features | TaskFeatures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +15,12 @@ import numpy as np
 from headhunt.data import Columns, Split, Task, load_labelled, load_texts
 from headhunt.data.loading import normalise
 from headhunt.engine.api import load, score
-from headhunt.engine.assembly import assemble, build_model, tokenise_texts
+from headhunt.engine.assembly import prepare
 from headhunt.engine.options import check_new_directory
 from headhunt.engine.profiling import measure_cost
 from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Score, decide
 from headhunt.modeling.architecture import Head
-from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.predictor import Predictor
 from headhunt.run.model_info import versions
 from headhunt.run.results import ModelCost
@@ -109,16 +109,22 @@ def distil(
     order = np.random.default_rng(seed).permutation(len(rows))
     held_out = min(MOST_HELD_OUT, math.ceil(HELD_OUT * len(rows)))
     others, learned = rows.take(np.sort(order[:held_out])), rows.take(np.sort(order[held_out:]))
-    student = train_student(
-        teacher,
+    lesson = copy(learned)
+    lesson.targets = teacher.outputs(learned.texts(), learned.texts_b())
+    text_columns = Columns(rows.columns.text, rows.columns.text_b, None)
+    training, student = prepare(
+        Task("distillation", problem_type, teacher.labels, text_columns, {}),
+        lesson,
         student_spec(teacher, encoder, epochs),
-        learned,
-        teacher.outputs(learned.texts(), learned.texts_b()),
         seed=seed,
+        device=device,
         precision=precision,
         trust_remote_code=trust_remote_code,
-        on_report=on_report,
     )
+    for report in training.reports(100):
+        on_report(report)
+    training.finish()
+    student.thresholds = teacher.thresholds
     models = [_measure(each, tested, learned) for each in (teacher, student)]
     agreement = _agreement(
         problem_type, [each.outputs(others.texts(), others.texts_b()) for each in (teacher, student)]
@@ -144,48 +150,17 @@ def student_spec(teacher: Predictor, encoder: str, epochs: float) -> Spec:
     return Spec(encoder=encoder, head=head, recipe=recipe)
 
 
-def train_student(
-    teacher: Predictor,
-    spec: Spec,
-    rows: Split,
-    outputs: np.ndarray,
-    *,
-    seed: int,
-    precision: str = "auto",
-    trust_remote_code: bool = False,
-    on_report: Callable[[Report], None] = lambda report: None,
-) -> Predictor:
-    """Train a student on the outputs of a teacher for some rows."""
-    text_columns = Columns(rows.columns.text, rows.columns.text_b, None)
-    task = Task("distillation", teacher.problem_type, teacher.labels, text_columns, {})  # type: ignore[arg-type]
-    tokenizer = load_tokenizer(spec.encoder, trust_remote_code)
-    model, spec = build_model(task, spec, tokenizer, seed=seed, trust_remote_code=trust_remote_code)
-    tokens = tokenise_texts(spec, tokenizer, rows.texts(), rows.texts_b())
-    options: dict[str, Any] = {"seed": seed, "device": teacher.device, "precision": precision}
-    training, student = assemble(task, spec, model, tokenizer, tokens, outputs, **options)
-    for report in training.reports(100):
-        on_report(report)
-    training.finish()
-    student.thresholds = teacher.thresholds
-    return student
-
-
 def _without(rows: Split, tested: Split | None) -> Split:
     """Return the rows that have no text in common with a test row."""
-    tests = {normalise(each) for each in _texts(tested)} if tested is not None else set()
-    first, second = rows.texts(), rows.texts_b() or []
-    kept = np.array([normalise(each) not in tests for each in first])
-    if second:
-        kept &= np.array([normalise(each) not in tests for each in second])
+    tests = {normalise(each) for each in (*tested.texts(), *(tested.texts_b() or []))} if tested is not None else set()
+    kept = np.ones(len(rows), bool)
+    for texts in filter(None, (rows.texts(), rows.texts_b())):
+        kept &= np.array([normalise(each) not in tests for each in texts])
     if kept.sum() < LEAST_TEXTS:
         raise HeadhuntError(
             f"must hold at least {LEAST_TEXTS} texts that are not test rows; found {int(kept.sum())}.", "texts"
         )
     return rows.take(kept)
-
-
-def _texts(rows: Split) -> list[str]:
-    return [*rows.texts(), *(rows.texts_b() or [])]
 
 
 def _measure(model: Predictor, tested: Split | None, rows: Split) -> Measured:

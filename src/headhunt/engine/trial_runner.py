@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import Assembly, architecture_key
+from headhunt.engine.assembly import Assembly, architecture_key, spec_of
 from headhunt.engine.ensemble import join
 from headhunt.engine.folds import OUTPUTS, baseline_loss, fold_name, link_files, read_outputs
 from headhunt.engine.profiling import CostCheck, OverLimitError, measure_cost
@@ -104,7 +104,7 @@ class TrialRunner(WorkerData):
         try:
             with use_threads(request.threads):
                 outcome = self._jobs[type(request)](request, should_stop)
-        except (_StoppedError, StoppedError):
+        except StoppedError:
             outcome = Outcome(STOPPED)
         except _CollapsedError as error:
             outcome = Outcome("collapsed", extra={"message": str(error)})
@@ -147,7 +147,8 @@ class TrialRunner(WorkerData):
 
     def _train_fold(self, request: EvaluateTrial, spec: Spec, number: int, until: float, stop: Stop) -> _FoldResult:
         """Train on one fold up to a fraction of its steps and predict the rows left out of it."""
-        train, evaluated = self._train_rows(request, number), self.folds[number][1]
+        train, evaluated = self.folds[number]
+        train = self.rows.sample(train, request.rows)
         if request.left_out is not None:
             train = train[self.targets["task"][train] != request.left_out]
         place = request.checkpoint / fold_name(number) if request.checkpoint else None
@@ -159,12 +160,12 @@ class TrialRunner(WorkerData):
         ready = self._open_checkpoint(request, train, earlier)
         training = ready.training
         before, seconds = training.examples, training.seconds
-        with FromCachedActivations(self, ready, spec, stop) as cached:
+        with FromCachedActivations(self, ready, stop) as cached:
             losses = self._train(training, request, stop, until)
             if not self._is_finished(training, request, until):
                 if place is not None:
                     training.save(place)
-                raise _StoppedError
+                raise StoppedError
             outputs = self._predict(ready, evaluated, stop)
         if place is not None:
             training.save(place)
@@ -174,8 +175,7 @@ class TrialRunner(WorkerData):
         facts = _training_facts(training, len(train))
         fold = _FoldResult(outputs, training.examples - before, training.seconds - seconds, losses, cached.layer, facts)
         if request.out is not None:
-            thresholds = self.thresholds_of(ready, (outputs, self.targets[evaluated]))
-            self._save(ready, request, request.out, len(train), thresholds)
+            self._save(ready, request, request.out, len(train), (outputs, self.targets[evaluated]))
         return fold
 
     def _open_checkpoint(self, request: Request, rows: np.ndarray, place: Path | None) -> Assembly:
@@ -190,10 +190,6 @@ class TrialRunner(WorkerData):
                 remove(place)  # the seed gives the same state again
                 ready = self.open(request.spec, rows, request)
         return ready
-
-    def _train_rows(self, request: Request, fold: int) -> np.ndarray:
-        """Return the training rows of a fold, or the sample of them that a request asks for."""
-        return self.rows.sample(self.folds[fold][0], request.rows)
 
     def _refuse_collapse(self, decisions: np.ndarray, targets: np.ndarray, losses: list[float]) -> None:
         """Refuse a candidate that predicts the same for every text and has not learned."""
@@ -231,18 +227,18 @@ class TrialRunner(WorkerData):
         rows = self.rows.sample(np.arange(len(self.targets)) if held_out is None else self.folds[0][0], request.rows)
         ready = self.open(request.spec, rows, request)
         training = ready.training
-        with FromCachedActivations(self, ready, request.spec, stop):
+        with FromCachedActivations(self, ready, stop):
             self._train(training, request, stop)
         if not self._is_finished(training, request):
-            raise _StoppedError
+            raise StoppedError
         if held_out is None:
-            thresholds = self.thresholds_of(ready, self.validation_of(request.trial))
+            validation = self.validation_of(request.trial)
         else:
             evaluated = self.folds[0][1]
             outputs = self._predict(ready, evaluated, stop)
             write_arrays(held_out, rows=self.rows.positions[evaluated], outputs=outputs.astype(np.float32))
-            thresholds = self.thresholds_of(ready, (outputs, self.targets[evaluated]))
-        self._save(ready, request, request.out, len(rows), thresholds)
+            validation = outputs, self.targets[evaluated]
+        self._save(ready, request, request.out, len(rows), validation)
         return Outcome("ok", examples=training.examples, extra=_training_facts(training, len(rows)))
 
     def _train(
@@ -296,10 +292,10 @@ class TrialRunner(WorkerData):
         )
 
     def _save(
-        self, ready: Assembly, request: Request, out: Path, rows: int, thresholds: Sequence[float] | None
+        self, ready: Assembly, request: Request, out: Path, rows: int, validation: tuple[np.ndarray, np.ndarray] | None
     ) -> None:
+        ready.predictor.thresholds = self.thresholds_of(ready, validation)
         ready.training.finish()
-        ready.predictor.thresholds = thresholds
         trained_on = "all training rows" if rows >= len(self.splits[0]) else f"{rows:,} training rows"
         ready.predictor.facts |= {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -322,8 +318,8 @@ def _training_facts(training: Training | Solving | SolvingTasks, rows: int) -> d
 class FromCachedActivations:
     """A context in which a training starts from cached activations, as high as its recipe allows."""
 
-    def __init__(self, runner: TrialRunner, ready: Assembly, spec: Spec, stop: Stop = lambda: False) -> None:
-        spec = ready.predictor.spec or spec  # with the length that the encoder can read
+    def __init__(self, runner: TrialRunner, ready: Assembly, stop: Stop = lambda: False) -> None:
+        spec = spec_of(ready.predictor)  # with the length that the encoder can read
         caches = runner.activation_caches(spec, ready.tokens)
         for cache in caches:
             cache.stop = stop
@@ -357,10 +353,6 @@ class _FoldResult:
     """The first layer that was computed; those below came from the cache."""
     facts: dict[str, Any]
     """Rows and steps of the training run."""
-
-
-class _StoppedError(Exception):
-    """The deadline has passed, or a stop was requested."""
 
 
 class _CollapsedError(Exception):

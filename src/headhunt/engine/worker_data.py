@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from headhunt.data import Split
 from headhunt.engine.assembly import (
     Assembly,
+    Where,
     architecture_key,
-    assemble,
-    build_model,
+    build_predictor,
     make_features,
+    make_solving,
     make_tokenizer,
+    make_training,
+    spec_of,
     token_key,
     tokenise_for,
     tokenizer_key,
@@ -27,6 +29,7 @@ from headhunt.engine.folds import Fold, WorkingRows, working_rows
 from headhunt.engine.workers import RunnerSettings
 from headhunt.evaluation import fit_thresholds
 from headhunt.modeling.build import heads_of
+from headhunt.predictor import Predictor
 from headhunt.run.directory import RunDirectory, read_predictions
 from headhunt.run.task import open_task, tested_rows
 from headhunt.spec import Head, Spec
@@ -135,56 +138,47 @@ class WorkerData:
 
     def open(self, spec: Spec, rows: np.ndarray, request: Request) -> Assembly:
         """Return a training of a candidate on some rows, the predictor it trains, and the tokens of all rows."""
-        model, tokenizer, spec = self.build(spec, request.seed)
-        tokens = self.tokens_for(spec, tokenizer)
-        shared: dict[str, Any] = {}
-        if spec.recipe.is_solved:
-            # A plain head may have a random layer before its output.
-            same = replace(spec, head=replace(spec.head, words=None)) if spec.head.words == "beside" else spec
-            key = (architecture_key(same), request.seed if spec.head.plain else None)
-            features = self._features_for(key, model, tokens)
-            shared = {"features": features, "rows": rows, "groups": self.groups[rows]}
-        elif isinstance(tokens, Tokens) and len(self.folds) > 1:  # else there are many rows, and few are used
-            initial = self._initial_features(spec, model, tokens)
-            shared = {"initial": (initial, rows) if initial else None}
-        training, predictor = assemble(
-            self.task,
-            spec,
-            model,
-            tokenizer,
-            tokens.take(rows),
-            self.targets[rows],
-            seed=request.seed,
-            device=self.device,
-            precision=self.settings.precision,
-            gradient_accumulation_steps=request.gradient_accumulation_steps,
-            **shared,
-        )
+        predictor = self.build(spec, request.seed)
+        tokens = self.tokens_for(predictor)
+        targets = self.targets[rows]
+        if predictor.recipe.is_solved:
+            features = self._features_for(predictor, tokens, request.seed)
+            solving = make_solving(self.task, predictor, features, rows, targets, request.seed, self.groups[rows])
+            return Assembly(solving, predictor, tokens)
+        initial = None
+        if isinstance(tokens, Tokens) and len(self.folds) > 1:  # else there are many rows, and few are used
+            shared = self._initial_features(predictor, tokens)
+            initial = (shared, rows) if shared else None
+        steps = request.gradient_accumulation_steps
+        training = make_training(self.task, predictor, tokens.take(rows), targets, request.seed, steps, initial)
         return Assembly(training, predictor, tokens)
 
-    def build(self, spec: Spec, seed: int) -> tuple[Any, Any, Spec]:
-        """Return the untrained model of a candidate, its tokenizer, and the candidate as it is trained."""
-        trust = self.settings.trust_remote_code
-        key = tokenizer_key(spec)
+    def build(self, spec: Spec, seed: int) -> Predictor:
+        """Return the untrained model of a candidate."""
+        key, trust = tokenizer_key(spec), self.settings.trust_remote_code
         if key not in self._tokenizers:
             self._tokenizers[key] = make_tokenizer(spec, lambda: self.task.splits["train"], trust)
-        tokenizer = self._tokenizers[key]
-        model, spec = build_model(self.task, spec, tokenizer, seed=seed, trust_remote_code=trust)
-        return model, tokenizer, spec
+        where = Where(self.device, self.settings.precision, trust)
+        return build_predictor(self.task, spec, self._tokenizers[key], where, seed)
 
-    def _features_for(self, key: Any, model: Any, tokens: Tokens | TaskTokens) -> Features | TaskFeatures:
-        """Return the features of a head that is solved; candidates with equal keys share them."""
+    def _features_for(self, predictor: Predictor, tokens: Tokens | TaskTokens, seed: int) -> Features | TaskFeatures:
+        """Return the features of a head that is solved, which all candidates with the same ones share."""
+        spec = spec_of(predictor)
+        same = replace(spec, head=replace(spec.head, words=None)) if spec.head.words == "beside" else spec
+        # A plain head may have a random layer before its output.
+        key = (architecture_key(same), seed if spec.head.plain else None)
         if key not in self._features:
             self._features.clear()  # features of one encoder may take a gigabyte
-            self._features[key] = make_features(model.to(self.device), tokens, self.settings.precision)
+            self._features[key] = make_features(predictor.model, tokens, self.settings.precision)
         return self._features[key]
 
-    def _initial_features(self, spec: Spec, model: Any, tokens: Tokens) -> InitialFeatures | None:
+    def _initial_features(self, predictor: Predictor, tokens: Tokens) -> InitialFeatures | None:
         """Return the initial features of a head, which all candidates with the same ones share.
 
         None if they depend on the seed, as those of heads with layers before their features do.
         """
-        parameters = [name for head in heads_of(model) for name, _ in head.named_parameters()]
+        spec = spec_of(predictor)
+        parameters = [name for head in heads_of(predictor.model) for name, _ in head.named_parameters()]
         if spec.head.plain or spec.shape or not all(name.startswith(AFTER_FEATURES) for name in parameters):
             return None
         same = replace(spec, head=replace(spec.head, dropout=Head().dropout, mlp=None))
@@ -196,27 +190,18 @@ class WorkerData:
             del self._initial[next(iter(self._initial))]
         return features
 
-    def _working_splits(self) -> list[Split]:
-        """Return the working rows of each split, in the order of `rows.positions`."""
-        positions, parts, start = self.rows.positions, [], 0
-        for split in self.splits:
-            inside = positions[(positions >= start) & (positions < start + len(split))] - start
-            parts.append(split if len(inside) == len(split) else split.take(inside))
-            start += len(split)
-        return parts
-
-    def texts(self) -> Texts:
-        """Return the first and second texts of the working rows, and their tasks."""
-        parts = self._working_splits()
-        first = [text for split in parts for text in split.texts()]
-        second = [text for split in parts for text in split.texts_b() or []] if self.task.pair else None
-        return first, second, self.targets["task"] if self.task.tasks else None
-
-    def tokens_for(self, spec: Spec, tokenizer: Any) -> Tokens | TaskTokens:
+    def tokens_for(self, predictor: Predictor) -> Tokens | TaskTokens:
         """Return the tokens of the working rows as a candidate reads them."""
+        spec = spec_of(predictor)
         key = token_key(spec)
         if key not in self._tokens:
-            self._tokens[key] = tokenise_for(spec, tokenizer, self.task, self._working_splits())
+            parts, start = [], 0
+            for split in self.splits:
+                inside = self.rows.positions - start
+                inside = inside[(inside >= 0) & (inside < len(split))]
+                parts.append(split if len(inside) == len(split) else split.take(inside))
+                start += len(split)
+            self._tokens[key] = tokenise_for(spec, predictor.tokenizer, self.task, parts)
         return self._tokens[key]
 
     def activation_caches(self, spec: Spec, tokens: Tokens | TaskTokens) -> list[ActivationCache]:
@@ -231,10 +216,9 @@ class WorkerData:
                 precision=self.settings.precision,
                 trust_remote_code=self.settings.trust_remote_code,
             )
-        plan = self.directory.read_plan()
-        if plan is not None and not plan.cross_validates:
+        if (plan := self.directory.read_plan()) is not None and (used := plan.rows_at(1.0)) is not None:
             train, evaluated = self.folds[0]
-            tokens = tokens.take(np.concatenate([self.rows.sample(train, plan.used_rows), evaluated]))
+            tokens = tokens.take(np.concatenate([self.rows.sample(train, used), evaluated]))
         layouts: dict[str, Callable[[], Tokens]] = {}
         for number, part in enumerate(tokens.parts if isinstance(tokens, TaskTokens) else (tokens,)):
             layouts |= {f"{layout} {number}": make for layout, make in _layouts(part, spec).items()}

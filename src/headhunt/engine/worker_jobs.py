@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from headhunt.engine.assembly import make_features, tokenise_for
+from headhunt.engine.assembly import make_features, spec_of, tokenise_for
 from headhunt.engine.worker_data import WorkerData
 from headhunt.run.results import PretrainingResult
 from headhunt.run.state import Outcome
@@ -28,9 +28,9 @@ def measure_throughput(data: WorkerData, request: MeasureThroughput, stop: Stop)
     """Pass a sample of rows through a candidate's frozen encoder."""
     rows = np.random.default_rng(data.settings.seed).permutation(len(data.splits[0]))[: request.rows or 128]
     sample = data.splits[0].take(np.sort(rows))
-    model, tokenizer, spec = data.build(request.spec, request.seed)
-    tokens = tokenise_for(spec, tokenizer, data.task, [sample])
-    features = make_features(model.to(data.device), tokens, data.settings.precision)
+    predictor = data.build(request.spec, request.seed)
+    tokens = tokenise_for(spec_of(predictor), predictor.tokenizer, data.task, [sample])
+    features = make_features(predictor.model, tokens, data.settings.precision)
     lengths = tokens.lengths
     first, *batches = np.array_split(np.argsort(lengths, kind="stable"), -(-len(rows) // MEASURED_BATCH) + 1)
     features.get(first)  # the first pass takes longer
