@@ -14,7 +14,7 @@ from headhunt import Space, Spec, Task
 from headhunt.engine import api
 from headhunt.engine.ablation import variants
 from headhunt.engine.assembly import architecture_key, make_tokenizer, token_key, tokenizer_key
-from headhunt.run.costs import pareto_front
+from headhunt.engine.deliver import pareto_front
 from headhunt.engine.worker_data import WorkerData
 from headhunt.engine.workers import RunnerSettings
 from headhunt.report import write as write_report

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from headhunt.spec import Space
 from headhunt.study.candidates import Candidates
-from headhunt.study.importance import MIN_RESULTS, importances
+from headhunt.study.optuna_strategies import MIN_RESULTS, importances
 
 
 def make_state(candidates: Candidates, count: int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,6 @@ from headhunt.errors import HeadhuntError
 from headhunt.evaluation import Comparison, Decisions, compare
 from headhunt.report import model_card
 from headhunt.run import schema
-from headhunt.run.costs import candidate_costs
 from headhunt.run.directory import is_model
 from headhunt.run.events import FinalTestRun
 from headhunt.run.model_info import saved_thresholds
@@ -24,6 +24,7 @@ from headhunt.run.results import (
     SOLVED,
     WINNER,
     WORDS,
+    CandidateCost,
     Delivered,
     Finalist,
     Importance,
@@ -179,7 +180,7 @@ def _finalists(view: View, trials: Sequence[Trial]) -> tuple[Finalist, ...]:
 def _write_importances(view: View) -> None:
     if len(view.state.settled) < MIN_RESULTS:
         return
-    from headhunt.study.importance import importances  # Optuna takes a while to load
+    from headhunt.study.optuna_strategies import importances  # Optuna takes a while to load
 
     items = tuple(Importance(name, share) for name, share in importances(view.state, view.study.candidates))
     if items:
@@ -241,3 +242,37 @@ def _summary(trial: Trial | None) -> TrialSummary | None:
         return None
     rung, score = trial.best or (None, None)
     return TrialSummary(trial.number, trial.spec, rung, score)
+
+
+def candidate_costs(state: State, top: int) -> tuple[CandidateCost, ...]:
+    """Return score, latency and size of the candidates with a score at the top rung, where measured, best first.
+
+    Those that no other one beats in all three are marked.
+
+    Args:
+        state: The state of the search.
+        top: The highest rung.
+    """
+    found = [cost for trial in state.trials if (cost := _cost_of(trial, top)) is not None]
+    efficient = pareto_front(found)
+    marked = [replace(item, efficient=item.trial in efficient) for item in found]
+    return tuple(sorted(marked, key=lambda item: (-item.score, item.trial)))
+
+
+def pareto_front(items: Sequence[CandidateCost]) -> set[int]:
+    """Return the trials for which no other is at least as good in score, latency and size and better in one of them."""
+
+    def beats(one: CandidateCost, other: CandidateCost) -> bool:
+        ours, theirs = ((-each.score, each.latency_ms, each.megabytes) for each in (one, other))
+        return all(a <= b for a, b in zip(ours, theirs, strict=True)) and ours != theirs
+
+    return {item.trial for item in items if not any(beats(other, item) for other in items)}
+
+
+def _cost_of(trial: Trial, top: int) -> CandidateCost | None:
+    result = trial.results.get(top)
+    if result is None or result.score is None:
+        return None
+    values = [result.extra.get(name) for name in ("latency_ms", "megabytes")]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    return CandidateCost(trial.number, result.score, numbers[0], numbers[1]) if len(numbers) == 2 else None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from headhunt.engine.task_results import score_tasks
 from headhunt.engine.view import View
 from headhunt.evaluation import (
     Decisions,
@@ -17,15 +16,17 @@ from headhunt.evaluation import (
     apply_temperature,
     apply_thresholds,
     bound_errors,
+    compare,
     evaluate,
     find_mistakes,
     fit_temperature,
+    parts_of,
     reliability_bins,
     score_rejection,
 )
 from headhunt.run.directory import read_test_predictions
 from headhunt.run.model_info import saved_thresholds
-from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, TestResult
+from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, TestResult, results_of_tasks
 from headhunt.run.state import Trial
 
 UNEQUAL = 0.1  # difference of training examples up to which two training runs are compared
@@ -98,7 +99,7 @@ def score_test_rows(
     targets, groups, task = view.test.targets, view.test.column_groups, view.task
     scored = {role: each.scored[0] for role, each in tested.items()}
     if task.tasks:
-        return score_tasks(view, scored, paired_runs(tested))
+        return _score_tasks(view, scored, paired_runs(tested))
     evaluations = {
         role: evaluate(task.problem_type, one, targets, task.labels, groups=groups) for role, one in scored.items()
     }
@@ -162,3 +163,23 @@ def _mistakes(view: View, winner: np.ndarray, plain: np.ndarray | None) -> tuple
         return test.texts(row, row + 1)[0], second[0] if second else None
 
     return find_mistakes(winner, test.targets, view.task.labels, read_texts, plain)
+
+
+def _score_tasks(
+    view: View, outputs: Mapping[str, np.ndarray], runs: tuple[list[np.ndarray], list[np.ndarray]] | None
+) -> TestResult:
+    """Return the mean scores of models on the test rows of several tasks, and those of each, with the winner's gain.
+
+    Args:
+        view: The search.
+        outputs: Outputs of each model that was tested, by name.
+        runs: Outputs of training runs of the winner and as many of the plain head, if both were tested.
+    """
+    result = results_of_tasks(view.task.tasks, view.metric, outputs, view.test.targets)
+    tasks = []
+    for number, task in enumerate(result.tasks if runs is not None else ()):
+        parts = [[parts_of(view.metric, run, view.test.targets)[number] for run in each] for each in runs or ()]
+        (winner, plain), part = ([each.outputs for each in of_model] for of_model in parts), parts[0][0]
+        found = compare(part.problem_type, part.metric, winner, plain, part.targets)
+        tasks.append(replace(task, gain=found.gain, low=found.low, high=found.high))
+    return replace(result, tasks=tuple(tasks)) if tasks else result

@@ -1,4 +1,4 @@
-"""Define the strategies that use Optuna's samplers: TPE and a Gaussian process.
+"""Define what uses Optuna: its samplers TPE and a Gaussian process as strategies, and the importance of parameters.
 
 Each proposal creates a sampler and gives it the running trials and a few hundred results of one rung, through a
 read-only storage. So the cost of a proposal does not grow with the run, and no sampler state is lost by a restart.
@@ -14,12 +14,17 @@ from typing import Any, ClassVar
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from headhunt.run.state import State
 from headhunt.spec import Choice, Int, Leaf, Log
 from headhunt.study.candidates import Candidates, Params, first_value
 from headhunt.study.strategies import RungModel, RungResults
+
+MIN_RESULTS = 10  # importances from fewer results mean nothing
+MAX_RESULTS = 300  # fANOVA takes seconds for this many, and hours for thousands
 
 # Optuna logs every new study, and each proposal creates one.
 logging.getLogger("optuna.storages").setLevel(logging.WARNING)
@@ -115,12 +120,7 @@ class OptunaModel(RungModel):
         return list(trials.values())
 
     def _trial(self, number: int, params: Params) -> FrozenTrial:
-        active = self.candidates.active(params)
-        values = {
-            path: to_optuna_value(leaf, params[path] if path in active else first_value(leaf))
-            for path, leaf in self.candidates.leaves.items()
-            if path in active or not self.conditional
-        }
+        values = to_optuna(self.candidates, params, conditional=self.conditional)
         return FrozenTrial(
             number=number,
             trial_id=number,
@@ -172,6 +172,48 @@ def to_distribution(leaf: Leaf) -> BaseDistribution:
     return FloatDistribution(leaf.low, leaf.high, log=isinstance(leaf, Log))
 
 
-def to_optuna_value(leaf: Leaf, value: Any) -> Any:
-    """Return a choice as its index, because Optuna does not distinguish 1 from True; other values unchanged."""
-    return leaf.options.index(value) if isinstance(leaf, Choice) else value
+def to_optuna(candidates: Candidates, params: Params, *, conditional: bool = False) -> dict[str, Any]:
+    """Return parameters as Optuna has them: choices by their index, because it does not distinguish 1 from True.
+
+    Args:
+        candidates: The candidates.
+        params: Parameters of one of them.
+        conditional: Whether to leave out parameters without effect; otherwise they have their first value.
+    """
+    active = candidates.active(params)
+    values = {path: params[path] if path in active else first_value(leaf) for path, leaf in candidates.leaves.items()}
+    return {
+        path: leaf.options.index(values[path]) if isinstance(leaf, Choice) else values[path]
+        for path, leaf in candidates.leaves.items()
+        if path in active or not conditional
+    }
+
+
+def importances(state: State, candidates: Candidates) -> list[tuple[str, float]]:
+    """Return each leaf with its fraction of the variance between scores, largest first.
+
+    Only scores of the same rung are comparable, so the rung with the most results is used. Parameters without an effect
+    on a candidate, such as those of a component that is off, count as unchanged. The list is empty if there are too few
+    results.
+    """
+    rungs = [rung for trial in state.trials if trial.params for rung in trial.results]
+    if not rungs:
+        return []
+    most_common = max(set(rungs), key=lambda rung: (rungs.count(rung), rung))
+    distributions = {path: to_distribution(leaf) for path, leaf in candidates.leaves.items()}
+    scored = [
+        (trial.params, trial.results[most_common].score)
+        for trial in state.trials
+        if trial.params and most_common in trial.results and trial.results[most_common].score is not None
+    ][-MAX_RESULTS:]
+    if len(scored) < MIN_RESULTS:
+        return []
+    completed = [
+        create_trial(params=to_optuna(candidates, params), distributions=distributions, value=score)
+        for params, score in scored
+    ]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(completed)
+    fractions = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return sorted(((path, float(fraction)) for path, fraction in fractions.items()), key=lambda item: -item[1])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from headhunt.spec import Choice, Leaf
+from headhunt.spec import Choice
 from headhunt.study.bohb import Bohb
-from headhunt.study.candidates import Candidates, Params, position_of, value_at
-from headhunt.study.strategies import Proposal
+from headhunt.study.candidates import Candidates, Params
+from headhunt.study.strategies import Proposal, nearby
 
 MIN_RESULTS = 4  # of a rung before its best ones are varied
 PRIOR_RESULTS = 4.0  # results that weigh as much as the known recipes
@@ -79,19 +79,13 @@ class Prior(Bohb):
         active = self.candidates.active(params)
         drawn = self.candidates.draw(rng)
         return {
-            path: drawn[path]
-            if path not in active
-            else self._changed(leaf, params[path], drawn[path], rng)
-            if rng.random() < self._change
-            else params[path]
+            path: params[path]
+            if path in active and rng.random() >= self._change
+            else drawn[path]
+            if path not in active or isinstance(leaf, Choice)
+            else nearby(leaf, params[path], self._deviation, rng)
             for path, leaf in self.candidates.leaves.items()
         }
-
-    def _changed(self, leaf: Leaf, value: object, drawn: object, rng: random.Random) -> object:
-        if isinstance(leaf, Choice):
-            return drawn
-        position = position_of(leaf, value) + rng.gauss(0, self._deviation)
-        return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))
 
     def _incumbent_rung(self) -> int | None:
         enough = (rung for rung, results in self.results.items() if results.count >= MIN_RESULTS)

@@ -108,7 +108,7 @@ class RungResults:
         if result.score is None:
             return
         self._worst = result.score if self._worst is None else min(self._worst, result.score)
-        bisect.insort(self._best, result, key=_descending)
+        bisect.insort(self._best, result, key=lambda each: (-(each.score or 0.0), each.number))
         del self._best[self._max_best :]
 
     @property
@@ -197,7 +197,9 @@ class Grid(Strategy):
         self.size = math.prod(self._bins.values())
         rng = random.Random(f"{seed}/grid")  # noqa: S311 - reproducible draws, not secrets
         self._first = rng.randrange(self.size)
-        self._stride = next(step for step in iter(lambda: rng.randrange(self.size) | 1, None) if self._is_coprime(step))
+        # Without a divisor in common with their number, the steps visit every point.
+        strides = iter(lambda: rng.randrange(self.size) | 1, None)
+        self._stride = next(step for step in strides if math.gcd(step, self.size) == 1)
         self._cursor = 0
         self._started: set[str] = set()
 
@@ -214,9 +216,6 @@ class Grid(Strategy):
         """Remember a point, also one that another part of the search has proposed; after a restart, all of them."""
         super().started(number, params)
         self._started.add(_key(params))
-
-    def _is_coprime(self, step: int) -> bool:
-        return math.gcd(step, self.size) == 1
 
     def _point(self, cursor: int) -> Params:
         index = (self._first + cursor * self._stride) % self.size
@@ -269,8 +268,7 @@ class Evolution(Strategy):
     def _mutate(self, leaf: Leaf, value: Any, rng: random.Random) -> Any:
         if isinstance(leaf, Choice):
             return rng.choice([option for option in leaf.options if option != value or type(option) is not type(value)])
-        position = position_of(leaf, value) + rng.gauss(0, MUTATION_SCALE)
-        return value_at(leaf, min(max(position, 0.0), 1 - 1e-9))
+        return nearby(leaf, value, MUTATION_SCALE, rng)
 
 
 class Reinforce(Strategy):
@@ -318,8 +316,9 @@ class Reinforce(Strategy):
             logits += self._learning_rate * advantage * gradient
 
 
-def _descending(result: Result) -> tuple[float, int]:
-    return -(result.score or 0.0), result.number
+def nearby(leaf: Leaf, value: Any, deviation: float, rng: random.Random) -> Any:
+    """Return a value near another one of a numeric leaf; `deviation` is relative to its range."""
+    return value_at(leaf, min(max(position_of(leaf, value) + rng.gauss(0, deviation), 0.0), 1 - 1e-9))
 
 
 def _count_bins(leaf: Leaf, bins: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headhunt.run.costs import candidate_costs, pareto_front
+from headhunt.engine.deliver import candidate_costs, pareto_front
 from headhunt.run.results import CandidateCost
 from headhunt.run.state import Outcome, State, Trial
 
