@@ -13,14 +13,20 @@ from html import escape
 from typing import Any
 
 from headhunt.report.svg import (
+    Point,
+    Scale,
+    Ticks,
     clock_ticks,
     compact,
     coordinate,
     coordinates,
+    draw_box,
+    draw_circle,
     draw_dots,
     draw_grid_x,
     draw_grid_y,
     draw_line,
+    draw_path,
     draw_svg,
     draw_text,
     linear_scale,
@@ -39,6 +45,7 @@ NAME = 17  # characters of the name of a bar
 NAMED = 10  # dots of a chart that all have their names
 Figure = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, right and bottom
+Curves = dict[str, list[list[Point]]]
 
 
 def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
@@ -49,14 +56,12 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
         metric: Name of the metric.
         width: CSS pixels.
     """
-    right, top, step = 74, 10, 46
     longest = max(len(row["name"]) for row in rows)
     left = max(150, 22 + round(6.4 * longest)) if width > NARROW else 104
-    height = top + step * len(rows) + 40
-    ends = [end for row in rows for end in (row["low"], row["high"])]
-    ticks, x = make_axis(*padded_range(ends, 0.03), left, width - right, 7 if width > NARROW else 4)
+    top, step, right = 10, 46, width - 74
     bottom = top + step * len(rows)
-    body = [draw_grid_x(ticks, x, top, bottom), draw_text(left, bottom + 36, metric, "label")]
+    ends = [end for row in rows for end in (row["low"], row["high"])]
+    body, x = _value_axis(ends, (left, top, right, bottom), metric, 7 if width > NARROW else 4)
     for row in rows:
         if row["role"] == "plain":
             body.append(draw_line(x(row["value"]), top, x(row["value"]), bottom, "reference"))
@@ -69,13 +74,13 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
             draw_line(low, y, high, y, f"whisker {kind}"),
             draw_line(low, y - 6, low, y + 6, f"whisker {kind}"),
             draw_line(high, y - 6, high, y + 6, f"whisker {kind}"),
-            _circle(x(row["value"]), y, 6, kind),
-            draw_text(width - right + 14, y + 4, number(row["value"]), "value"),
+            draw_circle(x(row["value"]), y, 6, f"dot {kind}"),
+            draw_text(right + 14, y + 4, number(row["value"]), "value"),
         ]
     described = "; ".join(
         f"{row['name']} {number(row['value'])} [{number(row['low'])}, {number(row['high'])}]" for row in rows
     )
-    return draw_svg(width, height, f"{metric} with 95 % intervals: {described}.", body)
+    return draw_svg(width, bottom + 40, f"{metric} with 95 % intervals: {described}.", body)
 
 
 def differences(items: Sequence[Figure], metric: str, width: float = WIDE) -> str:
@@ -87,12 +92,10 @@ def differences(items: Sequence[Figure], metric: str, width: float = WIDE) -> st
         width: CSS pixels.
     """
     stacked = width <= NARROW  # names above the bars instead of beside them
-    left, right, top, step = (8 if stacked else 300), 76, 12, (50 if stacked else 32)
-    height = top + step * len(items) + 40
-    ends = [0.0, *(end for item in items for end in (item["low"], item["high"], item["difference"]))]
-    ticks, x = make_axis(*padded_range(ends, 0.03), left, width - right, 4 if stacked else 6)
+    left, top, right, step = (8 if stacked else 300), 12, width - 76, (50 if stacked else 32)
     bottom = top + step * len(items)
-    body = [draw_grid_x(ticks, x, top, bottom, signed), draw_text(left, bottom + 36, f"change of {metric}", "label")]
+    ends = [0.0, *(end for item in items for end in (item["low"], item["high"], item["difference"]))]
+    body, x = _value_axis(ends, (left, top, right, bottom), f"change of {metric}", 4 if stacked else 6, signed)
     body.append(draw_line(x(0), top, x(0), bottom, "zero"))
     for place, item in enumerate(items):
         y = top + step * (place + 0.5) + (9 if stacked else 0)
@@ -103,10 +106,19 @@ def differences(items: Sequence[Figure], metric: str, width: float = WIDE) -> st
             draw_text(left, y - 14, name, "name") if stacked else draw_text(left - 14, y + 4, name, "name", "end"),
             _bar(start, y, end - start, kind),
             draw_line(x(item["low"]), y, x(item["high"]), y, "whisker ink"),
-            draw_text(width - right + 12, y + 4, signed(item["difference"]), "value"),
+            draw_text(right + 12, y + 4, signed(item["difference"]), "value"),
         ]
     described = "; ".join(f"{item['name']} {signed(item['difference'])}" for item in items)
-    return draw_svg(width, height, f"Change of {metric} with each variant: {described}.", body)
+    return draw_svg(width, bottom + 40, f"Change of {metric} with each variant: {described}.", body)
+
+
+def _value_axis(
+    values: Sequence[float], box: Box, label: str, count: int, format_value: Callable[[float], str] | None = None
+) -> tuple[list[str], Scale]:
+    """Return a grid with its label for values that are drawn one per line, and the scale of their axis."""
+    left, top, right, bottom = box
+    ticks, x = make_axis(*padded_range(values, 0.03), left, right, count)
+    return [draw_grid_x(ticks, x, top, bottom, format_value), draw_text(left, bottom + 36, label, "label")], x
 
 
 def bars(
@@ -162,46 +174,47 @@ def progress(data: Figure, width: float = WIDE, height: float = 320) -> str:
 
 def learning(data: Figure, width: float = HALF) -> str:
     """Return the scores of each candidate against the share of its training."""
-    height, left, right, top, bottom = 300, 54, 16, 14, 256
-    low, high = robust_range([score for curve in data["lines"] for _, score in curve["scores"]])
-    levels, y = make_axis(low, high, bottom, top, 5)
     shares = sorted({share for curve in data["lines"] for share, _ in curve["scores"]})
-    x = linear_scale(0, len(shares) - 1, left + 14, width - right - 14)
-    body = [draw_grid_y(levels, y, left, width - right)]
-    for place, share in enumerate(shares):
-        label = "all" if share == 1 else f"1/{round(1 / share)}" if share else "0"
-        body.append(draw_text(x(place), bottom + 22, label, "tick", "middle"))
-    body.append(draw_text(left, height - 4, "share of the training", "label"))
-
-    def path(curve: Figure) -> str:
-        points = [(x(shares.index(share)), y(max(low, score))) for share, score in curve["scores"]]
-        return "M" + "L".join(map(coordinates, points))
-
-    others = [curve for curve in data["lines"] if curve["trial"] not in (data["winner"], data["plain"])]
-    body.append(f'<path class="thread faint" d="{"".join(map(path, others))}"/>')
-    for role, kind in (("plain", "curve dashed"), ("winner", "curve accent")):
-        body += [f'<path class="{kind}" d="{path(curve)}"/>' for curve in data["lines"] if curve["trial"] == data[role]]
-    label = f"{data['metric']} of {len(data['lines'])} candidates against the share of their training."
-    return draw_svg(width, height, label, body)
+    places = {share: place / max(1, len(shares) - 1) for place, share in enumerate(shares)}
+    names = {share: "all" if share == 1 else f"1/{round(1 / share)}" if share else "0" for share in shares}
+    kinds = {data["plain"]: "curve dashed", data["winner"]: "curve accent"}
+    curves: Curves = {kind: [] for kind in ("thread faint", *kinds.values())}
+    for curve in data["lines"]:
+        points = [(places[share], score) for share, score in curve["scores"]]
+        curves[kinds.get(curve["trial"], "thread faint")].append(points)
+    described = f"{data['metric']} of {len(data['lines'])} candidates against the share of their training."
+    ticks = [(places[share], name) for share, name in names.items()]
+    return _draw_curves(curves, ticks, "share of the training", described, width)
 
 
 def losses(data: Figure, width: float = HALF) -> str:
     """Return the training loss of the winner and of the plain head."""
+    found = {role: data["losses"][role] for role in ("plain", "winner") if role in data["losses"]}
+    curves: Curves = {
+        "curve accent" if role == "winner" else "curve dashed": [
+            [(place / (len(curve) - 1), loss) for place, loss in enumerate(curve)]
+        ]
+        for role, curve in found.items()
+    }
+    described = "; ".join(f"{role} ends at {number(curve[-1], 3)}" for role, curve in data["losses"].items())
+    label = "training progress; each fold starts anew"
+    return _draw_curves(curves, [], label, f"Training loss: {described}.", width, 0.0)
+
+
+def _draw_curves(curves: Curves, ticks: Ticks, label: str, described: str, width: float, cut: float = 0.05) -> str:
+    """Return curves by their CSS class; their points and the ticks lie between 0 and 1."""
     height, left, right, top, bottom = 300, 54, 16, 14, 256
-    curves = data["losses"]
-    low, high = robust_range([loss for curve in curves.values() for loss in curve], 0.0)
+    low, high = robust_range([value for each in curves.values() for points in each for _, value in points], cut)
     levels, y = make_axis(low, high, bottom, top, 5)
+    x = linear_scale(0, 1, left + 14, width - right - 14)
     body = [
         draw_grid_y(levels, y, left, width - right),
-        draw_text(left, height - 4, "training progress; each fold starts anew", "label"),
+        draw_grid_x(ticks, x, top, bottom + 5, lines=False),
+        draw_text(left, height - 4, label, "label"),
     ]
-    for role, kind in (("plain", "curve dashed"), ("winner", "curve accent")):
-        if role in curves:
-            x = linear_scale(0, len(curves[role]) - 1, left + 6, width - right - 6)
-            points = "L".join(coordinates((x(place), y(loss))) for place, loss in enumerate(curves[role]))
-            body.append(f'<path class="{kind}" d="M{points}"/>')
-    described = "; ".join(f"{role} ends at {number(curve[-1], 3)}" for role, curve in curves.items())
-    return draw_svg(width, height, f"Training loss: {described}.", body)
+    for kind, lines in curves.items():
+        body.append(draw_path([[(x(at), y(max(low, value))) for at, value in points] for points in lines], kind))
+    return draw_svg(width, height, described, body)
 
 
 def parallel(data: Figure, axes: Sequence[int], width: float = WIDE) -> str:
@@ -218,23 +231,24 @@ def parallel(data: Figure, axes: Sequence[int], width: float = WIDE) -> str:
     levels, y = make_axis(low, high, bottom, top, 5)
     x = linear_scale(0, len(axes), left, width - right)
 
-    def path(row: Figure) -> str:
-        points, command = [], "M"
+    def lines(row: Figure) -> list[list[Point]]:
+        """Return the line of a candidate, interrupted where a component is off."""
+        found: list[list[Point]] = [[]]
         for place, axis in enumerate(axes):
             at = row["places"][axis]
-            if at is None:  # this component is off: the line is interrupted
-                command = "M"
-                continue
-            points.append(f"{command}{coordinate(x(place))} {coordinate(bottom - at * (bottom - top))}")
-            command = "L"
-        return "".join(points) + f"{command}{coordinate(x(len(axes)))} {coordinate(y(max(low, row['score'])))}"
+            if at is not None:
+                found[-1].append((x(place), bottom - at * (bottom - top)))
+            elif found[-1]:
+                found.append([])
+        found[-1].append((x(len(axes)), y(max(low, row["score"]))))
+        return found
 
     best = rows[-highlighted(len(rows)) :]
-    pale = f'style="stroke-opacity:{min(0.45, max(0.15, 45 / len(rows))):.2f}"'  # many lines would become one surface
+    pale = f'style="stroke-opacity:{min(0.45, max(0.15, 45 / len(rows))):.2f}" '  # many would become one surface
     body = [
-        *(f'<path class="thread faint" {pale} d="{path(row)}"/>' for row in rows[: -len(best)]),
-        f'<path class="thread accent" d="{"".join(path(row) for row in best)}"/>',
-        *(f'<path class="curve accent" d="{path(row)}"/>' for row in best if row["trial"] == data["winner"]),
+        *(draw_path(lines(row), "thread faint", pale) for row in rows[: -len(best)]),
+        draw_path([line for row in best for line in lines(row)], "thread accent"),
+        *(draw_path(lines(row), "curve accent") for row in best if row["trial"] == data["winner"]),
     ]
     spacing = (width - left - right) / len(axes)
     for place, axis in enumerate(axes):
@@ -293,27 +307,35 @@ def front(data: Figure, cost: str, label: str, width: float = HALF) -> str:
         label: Name of the cost.
         width: CSS pixels.
     """
-    height, left, right, top, bottom = 300, 58, 24, 18, 248
-    items = data["items"]
-    levels, y = make_axis(*padded_range([item["score"] for item in items]), bottom, top, 5)
-    ticks, x = make_axis(*padded_range([item[cost] for item in items]), left, width - right, 5)
-    body = [draw_grid_y(levels, y, left, width - right), draw_grid_x(ticks, x, top, bottom, compact, lines=False)]
-    body.append(draw_text(left, height - 8, label, "label"))
+    items, box = data["items"], (58.0, 18.0, width - 24, 248.0)
+    across, up = (padded_range([item[key] for item in items]) for key in (cost, "score"))
+    body, x, y = _draw_axes(box, across, up, label, compact)
     best = [item for trial in data["fronts"][cost] for item in items if item["trial"] == trial]
     steps = [(x(item[cost]), y(item["score"])) for item in best]
-    body.append(f'<path class="curve accent soft" d="{_staircase(steps, width - right)}"/>')
+    body.append(f'<path class="curve accent soft" d="{_staircase(steps, box[2])}"/>')
     taken = [(x(item[cost]) - 6, y(item["score"]) - 6, x(item[cost]) + 6, y(item["score"]) + 6) for item in items]
     for item in items:
         at, level = x(item[cost]), y(item["score"])
         title = f"{item['name']}: {number(item['score'])}, {compact(item[cost])}. {item['description']}"
-        dot = _circle(at, level, 5.5, "accent" if item in best else "neutral")
+        dot = draw_circle(at, level, 5.5, "dot accent" if item in best else "dot neutral")
         body.append(f"<g><title>{escape(title)}</title>{dot}</g>")
         if item in best or len(items) <= NAMED:
-            place, anchor = _place_name(at, level, item["name"], (left, 0, width, bottom), taken)
+            place, anchor = _place_name(at, level, item["name"], (box[0], 0, width, box[3]), taken)
             body.append(draw_text(*place, item["name"], "note", anchor))
     items = best if len(items) > NAMED else items
     described = "; ".join(f"{item['name']} {number(item['score'])} at {compact(item[cost])}" for item in items)
-    return draw_svg(width, height, f"{data['metric']} against {label}: {described}.", body)
+    return draw_svg(width, 300, f"{data['metric']} against {label}: {described}.", body)
+
+
+def _draw_axes(
+    box: Box, across: Point, up: Point, label: str, format_value: Callable[[float], str] | None = None
+) -> tuple[list[str], Scale, Scale]:
+    """Return the axes of a chart with the label of the horizontal one, and both scales."""
+    left, top, right, bottom = box
+    levels, y = make_axis(*up, bottom, top, 5)
+    ticks, x = make_axis(*across, left, right, 5)
+    axes = draw_grid_y(levels, y, left, right) + draw_grid_x(ticks, x, top, bottom, format_value, lines=False)
+    return [axes, draw_text(left, bottom + 44, label, "label")], x, y
 
 
 def _place_name(at: float, level: float, name: str, frame: Box, taken: list[Box]) -> tuple[tuple[float, float], str]:
@@ -365,9 +387,8 @@ def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]], name: str,
 
 def _cell(x: float, y: float, side: float, count: int, share: float, kind: str) -> str:
     """Return one cell of a confusion matrix with its count, if that fits."""
-    size = coordinate(side - 2)
-    shape = f'x="{coordinate(x + 1)}" y="{coordinate(y + 1)}" width="{size}" height="{size}" rx="2"'
-    cell = f'<rect class="cell {kind}" {shape} fill-opacity="{0.05 + 0.85 * share:.2f}"/>'
+    opacity = f'rx="2" fill-opacity="{0.05 + 0.85 * share:.2f}"'
+    cell = draw_box(x + 1, y + 1, side - 2, side - 2, f"cell {kind}", opacity)
     if not count or side < 22:
         return cell
     style = ("value small" if side < 40 else "value") + (" strong" if share > 0.6 else "")
@@ -376,27 +397,22 @@ def _cell(x: float, y: float, side: float, count: int, share: float, kind: str) 
 
 def calibration(data: Figure, width: float = HALF) -> str:
     """Return accuracy against confidence; on the diagonal the model is calibrated."""
-    height, left, right, top, bottom = 340, 58, 20, 14, 290
-    bins = data["bins"]
+    bins, box = data["bins"], (58.0, 14.0, width - 20, 290.0)
     lowest = min(min(group["confidence"], group["accuracy"]) for group in bins)
     low = max(0.0, math.floor(lowest * 10) / 10 - 0.05)
-    levels, y = make_axis(low, 1.0, bottom, top, 5)
-    ticks, x = make_axis(low, 1.0, left, width - right, 5)
-    body = [draw_grid_y(levels, y, left, width - right), draw_grid_x(ticks, x, top, bottom, lines=False)]
+    body, x, y = _draw_axes(box, (low, 1.0), (low, 1.0), "confidence")
     body.append(draw_line(x(low), y(low), x(1), y(1), "reference"))
-    body.append(draw_text(left, height - 8, "confidence", "label"))
-    body.append(draw_text(left + 8, top + 12, "accuracy", "label"))
-    points = "L".join(coordinates((x(group["confidence"]), y(group["accuracy"]))) for group in bins)
-    body.append(f'<path class="curve accent soft" d="M{points}"/>')
+    body.append(draw_text(box[0] + 8, box[1] + 12, "accuracy", "label"))
+    body.append(draw_path([[(x(group["confidence"]), y(group["accuracy"])) for group in bins]], "curve accent soft"))
     most = max(group["rows"] for group in bins) or 1
     described = []
     for group in bins:
         text = f"confidence {percent(group['confidence'])}, accuracy {percent(group['accuracy'])}"
         radius = 3 + 5 * math.sqrt(group["rows"] / most)
-        dot = _circle(x(group["confidence"]), y(group["accuracy"]), radius, "accent")
+        dot = draw_circle(x(group["confidence"]), y(group["accuracy"]), radius, "dot accent")
         body.append(f"<g><title>{group['rows']:,} rows: {text}</title>{dot}</g>")
         described.append(text)
-    return draw_svg(width, height, f"Calibration: {'; '.join(described)}.", body)
+    return draw_svg(width, 340, f"Calibration: {'; '.join(described)}.", body)
 
 
 def _staircase(steps: Sequence[tuple[float, float]], end: float) -> str:
@@ -405,11 +421,5 @@ def _staircase(steps: Sequence[tuple[float, float]], end: float) -> str:
     return f"M{coordinates(steps[0])}{turns}H{coordinate(end)}"
 
 
-def _circle(x: float, y: float, radius: float, kind: str) -> str:
-    place = f'cx="{coordinate(x)}" cy="{coordinate(y)}"'
-    return f'<circle class="dot {kind}" {place} r="{coordinate(radius)}"/>'
-
-
 def _bar(x: float, y: float, length: float, kind: str) -> str:
-    shape = f'x="{coordinate(x)}" y="{coordinate(y - 7)}" width="{coordinate(max(1, length))}" height="14"'
-    return f'<rect class="bar {kind}" {shape}/>'
+    return draw_box(x, y - 7, max(1, length), 14, f"bar {kind}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headhunt.report.svg import coordinate, draw_svg, draw_text, shorten, wrap
+from headhunt.report.svg import coordinate, draw_box, draw_circle, draw_svg, draw_text, shorten, wrap
 
 WIDTH = 360  # CSS pixels
 GAP = 26  # between two boxes
@@ -58,9 +58,8 @@ def _box(stage: Mapping[str, Any], title: str, centre: float, y: float, width: f
     inner = (count + 1) * bar + 8 if is_encoder else 0
     height = 34 + 15 * len(detail) + inner
     kind = {"tokens": "box plain", "output": "box accent"}.get(stage["stage"], "box")
-    shape = f'x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}" height="{coordinate(height)}"'
     parts = [
-        f'<rect class="{kind}" {shape} rx="8"/>',
+        draw_box(x, y, width, height, kind, 'rx="8"'),
         draw_text(centre, y + 22, shorten(title, title_length), "title", "middle"),
         *(draw_text(centre, y + 40 + 15 * line, text, "detail", "middle") for line, text in enumerate(detail)),
     ]
@@ -79,12 +78,10 @@ def _layer_bars(stage: Mapping[str, Any], count: int, bar: int, x: float, y: flo
         inset = 12 if place == 0 else 0
         kind = "frozen" if frozen else "trained"
         name = "embeddings" if place == 0 else f"layer {place}"
-        size = f'width="{coordinate(width - 2 * inset)}" height="{bar - 3}"'
-        shape = f'x="{coordinate(x + inset)}" y="{coordinate(y + bar * place)}" {size} rx="2"'
-        parts.append(f'<rect class="layer {kind}" {shape}><title>{name}, {kind}</title></rect>')
+        top, length = y + bar * place, width - 2 * inset
+        parts.append(draw_box(x + inset, top, length, bar - 3, f"layer {kind}", 'rx="2"', f"{name}, {kind}"))
         if place > count - read_layers:
-            centre = f'cx="{coordinate(x + width + 7)}" cy="{coordinate(y + bar * place + (bar - 3) / 2)}"'
-            parts.append(f'<circle class="dot accent bare" {centre} r="3"/>')
+            parts.append(draw_circle(x + width + 7, top + (bar - 3) / 2, 3, "dot accent bare"))
     return "".join(parts)
 
 

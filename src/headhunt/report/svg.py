@@ -75,6 +75,34 @@ def draw_line(x: float, y: float, to_x: float, to_y: float, kind: str) -> str:
     return f'<line class="{kind}" {start} {end}/>'
 
 
+def draw_path(curves: Iterable[Iterable[Point]], kind: str, style: str = "") -> str:
+    """Return lines through points as one path; an empty text if there are none."""
+    lines = "".join("M" + "L".join(map(coordinates, points)) for points in curves)
+    return f'<path class="{kind}" {style}d="{lines}"/>' if lines else ""
+
+
+def draw_circle(x: float, y: float, radius: float, kind: str) -> str:
+    """Return a circle; `kind` is its CSS class."""
+    place = f'cx="{coordinate(x)}" cy="{coordinate(y)}"'
+    return f'<circle class="{kind}" {place} r="{coordinate(radius)}"/>'
+
+
+def draw_box(x: float, y: float, width: float, height: float, kind: str, more: str = "", title: str = "") -> str:
+    """Return a rectangle.
+
+    Args:
+        x: Left.
+        y: Top.
+        width: CSS pixels.
+        height: CSS pixels.
+        kind: CSS class.
+        more: Further attributes.
+        title: Text that is shown under the pointer.
+    """
+    place = f'x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}" height="{coordinate(height)}"'
+    return f'<rect class="{kind}" {place} {more}>{f"<title>{title}</title>" if title else ""}</rect>'
+
+
 def draw_dots(points: Iterable[Point], kind: str, radius: float) -> str:
     """Return many dots as one path with round line ends, which takes a tenth of the bytes of circles."""
     path = "".join(f"M{coordinates(point)}h0" for point in points)
