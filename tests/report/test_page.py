@@ -176,7 +176,7 @@ def test_confusion_of_many_classes_is_a_table():
     labels = [f"class {i}" for i in range(40)]
     matrix = [[int(i != j) * (i + 2 * j) for j in range(40)] for i in range(40)]
     facts = {"confusion": {"on": "test rows", "rows": 9, "labels": labels, "models": {"winner": matrix}}}
-    html = _confusion(facts)
+    html = _confusion(facts, facts["confusion"])
     assert "<svg" not in html and "class 39" in html
 
 
@@ -184,13 +184,11 @@ def test_confusions_of_several_classes_are_drawn_and_listed():
     labels = [f"card payment about {i}" for i in range(15)]
     matrix = [[40 if i == j else int(j == i + 1) * i for j in range(15)] for i in range(15)]
     facts = {"confusion": {"on": "test rows", "rows": 9, "labels": labels, "models": {"winner": matrix}}}
-    html = _confusion(facts)
+    html = _confusion(facts, facts["confusion"])
     heads = re.findall(r'class="tick"[^>]*>([^<]+)<', html)
     assert heads == [str(number) for number in range(1, 16)], "columns can be told apart"
     assert "<td>card payment about 13 → card payment about 14</td>" in html
-    few = _confusion(
-        {"confusion": {**facts["confusion"], "labels": ["no", "yes"], "models": {"plain": [[3, 1], [0, 2]]}}}
-    )
+    few = _confusion({}, {**facts["confusion"], "labels": ["no", "yes"], "models": {"plain": [[3, 1], [0, 2]]}})
     assert re.findall(r'class="tick"[^>]*>([^<]+)<', few) == ["no", "yes"] and "→" not in few
 
 

@@ -60,7 +60,9 @@ def make(folder: str | Path, live: bool = False) -> tuple[Facts, str]:
 
 def render(found: Facts, live: bool = False) -> str:
     """Return the page as text."""
-    sections = [(name, title, body) for name, title, make in SECTIONS if found.get(name) and (body := make(found))]
+    sections = [
+        (name, title, body) for name, title, make in SECTIONS if found.get(name) and (body := make(found, found[name]))
+    ]
     links = "".join(f'<a href="#{name}">{escape(title)}</a> ' for name, title, _ in sections)
     body = "".join(f'<section id="{name}"><h2>{escape(title)}</h2>{text}</section>' for name, title, text in sections)
     opening = f'<div id="opening">{_opening(found)}</div>\n<nav id="contents" aria-label="Sections">{links}</nav>'

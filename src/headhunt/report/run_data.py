@@ -5,19 +5,24 @@ A search may be running, finished or interrupted: parts that are not known yet a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headhunt.evaluation import find_metric
-from headhunt.report.validation_diagnostics import evaluate_validation
-from headhunt.run.directory import RunDirectory
+import numpy as np
+
+from headhunt.data.splitting import join_column_groups
+from headhunt.evaluation import decision_scores, evaluate, find_metric, find_mistakes, reliability_bins
+from headhunt.run.directory import RunDirectory, read_predictions
 from headhunt.run.ledger import read_state
 from headhunt.run.plan import Plan
-from headhunt.run.results import PLAIN, WINNER, AblationResult, Importances, SearchResult, TestResult
+from headhunt.run.results import PLAIN, WINNER, AblationResult, Importances, SearchResult, TestResult, results_of_tasks
+from headhunt.run.schema import RunError
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
-from headhunt.run.task import TaskInfo
+from headhunt.run.task import TaskInfo, open_task
 from headhunt.spec import Leaf, Space, Spec
 from headhunt.storage import read_json
 from headhunt.study.candidates import Candidates
@@ -131,6 +136,60 @@ class RunData:
                 for name in ("num_hidden_layers", "n_layers", "num_layers"):
                     if isinstance(part, dict) and isinstance(part.get(name), int):
                         return int(part[name])
+        return None
+
+
+def evaluate_validation(task_folder: Path, predictions: Mapping[str, Path], metric: str) -> TestResult | None:
+    """Return the evaluation on validation rows; None if the winner's predictions are missing or do not fit the data.
+
+    Candidates were chosen by these rows, so the winner's scores are too optimistic.
+
+    Args:
+        task_folder: The data of the run.
+        predictions: Files with the predictions of `winner` and, if there are any, of `plain`.
+        metric: The metric of the search.
+    """
+    known = {role: read for role, path in predictions.items() if (read := _predictions(path)) is not None}
+    if WINNER not in known:
+        return None
+    rows, winner_outputs = known[WINNER]
+    task = open_task(task_folder)
+    splits = [task.splits[name] for name in ("train", "validation") if name in task.splits]
+    targets = np.concatenate([split.targets for split in splits])
+    if len(rows) == 0 or rows.max() >= len(targets):
+        return None
+    targets = targets[rows]
+    # Only predictions of the same rows can be compared.
+    outputs = {role: outputs for role, (other_rows, outputs) in known.items() if np.array_equal(other_rows, rows)}
+    if task.tasks:
+        return results_of_tasks(task.tasks, metric, outputs, targets)
+    decisions = {role: decision_scores(task.problem_type, metric, given, targets) for role, given in outputs.items()}
+    every_group = join_column_groups(splits)
+    groups = None if every_group is None else every_group[rows]
+    evaluations = {
+        role: evaluate(task.problem_type, given, targets, task.labels, groups=groups)
+        for role, given in decisions.items()
+    }
+    calibration = () if task.problem_type == "regression" else tuple(reliability_bins(winner_outputs, targets))
+    found = TestResult(len(rows), {role: each.scores for role, each in evaluations.items()}, calibration=calibration)
+    if task.problem_type != "single_label_classification":
+        return found
+
+    def texts(position: int) -> tuple[str, str | None]:
+        """Return the texts of a row, counted through the training rows and then the validation rows."""
+        row, first = int(rows[position]), len(splits[0])
+        split, row = (splits[0], row) if row < first else (splits[1], row - first)
+        second = split.texts_b(row, row + 1)
+        return split.texts(row, row + 1)[0], second[0] if second else None
+
+    mistakes = find_mistakes(winner_outputs, targets, task.labels, texts, outputs.get(PLAIN))
+    return replace(found, confusion={role: each.confusion for role, each in evaluations.items()}, mistakes=mistakes)
+
+
+def _predictions(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    try:
+        return read_predictions(path)
+    except RunError:
         return None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import PurePosixPath
+from typing import Any
 
-from headhunt.report import charts, page_decisions
+from headhunt.report import charts
 from headhunt.report.charts import NARROW
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.markup import (
@@ -36,32 +38,33 @@ PROBLEM_TYPES = {
 }
 
 
-def _scores(found: Facts) -> str:
-    scores = found["scores"]
-    if scores["on"] == "test rows":
-        text = f"On {rows_text(scores)} that played no part in choosing candidates."
-    else:
-        text = f"On {rows_text(scores)}. Candidates were chosen by these rows, so the winner's score is too optimistic."
-    main, *others = scores["metrics"]
+def _scores(found: Facts, data: Any) -> str:
+    text = f"On {rows_text(data)} that played no part in choosing candidates."
+    if data["on"] != "test rows":
+        text = f"On {rows_text(data)}. Candidates were chosen by these rows, so the winner's score is too optimistic."
+    main, *others = data["metrics"]
     intro = f"<p>{text} A dot is a score, the line its 95&nbsp;% interval.</p>"
-    drawn = _with_numbers(scores["metrics"][main], "value", "low", "high")
-    chart = both_widths(lambda width: charts.whiskers(drawn, main, width)) if drawn else ""
-    if scores.get("tasks"):
-        return intro + chart + "".join(map(_task_panel, scores["tasks"]))
+    chart = _whiskers(data["metrics"][main], main)
+    if data.get("tasks"):
+        return intro + chart + "".join(map(_task_panel, data["tasks"]))
     if not others:
         return intro + chart
-    heads = ["", *(item["name"] for item in scores["metrics"][main])]
+    heads = ["", *(item["name"] for item in data["metrics"][main])]
     body = [
         [metric, *(f"{number(item['value'])} [{number(item['low'])}, {number(item['high'])}]" for item in items)]
-        for metric, items in scores["metrics"].items()
+        for metric, items in data["metrics"].items()
     ]
     return f"{intro}{chart}<details><summary>All metrics</summary>{table(heads, body)}</details>"
 
 
+def _whiskers(rows: Sequence[Facts], metric: str) -> str:
+    drawn = _with_numbers(rows, "value", "low", "high")
+    return both_widths(lambda width: charts.whiskers(drawn, metric, width)) if drawn else ""
+
+
 def _task_panel(task: Facts) -> str:
     """Return the scores of one of several tasks."""
-    drawn = _with_numbers(task["metrics"][task["metric"]], "value", "low", "high")
-    chart = both_widths(lambda width: charts.whiskers(drawn, task["metric"], width)) if drawn else ""
+    chart = _whiskers(task["metrics"][task["metric"]], task["metric"])
     gain, text = task["gain"], f"{task['rows']:,} rows."
     if gain is not None and None not in gain.values():
         text += (
@@ -76,27 +79,25 @@ def _with_numbers(rows: Sequence[Facts], *names: str) -> list[Facts]:
     return [row for row in rows if all(row[name] is not None for name in names)]
 
 
-def _architecture(found: Facts) -> str:
-    winner = found["winner"]
+def _architecture(found: Facts, data: Any) -> str:
     keys, notes = [], ""
-    for encoder in (stage for stage in winner["stages"] if stage["stage"] == "encoder"):  # word counts need none
+    for encoder in (stage for stage in data["stages"] if stage["stage"] == "encoder"):  # word counts need none
         frozen = [("hatch", "frozen")] if encoder["embeddings_frozen"] else []
         keys = [("accent", "trained"), *frozen, ("point", "read by the head")]
         notes = "" if encoder["layers"] else " The number of encoder layers is not known here; six are drawn."
     verdict, plain = found.get("verdict", {}), found.get("plain") or {}
-    if verdict.get("delivered", "winner") != "winner" and winner["trial"] != plain.get("trial"):
+    if verdict.get("delivered", "winner") != "winner" and data["trial"] != plain.get("trial"):
         notes = f" It was not delivered: the {verdict['delivered_name']} was.{notes}"
-    spec = json.dumps(winner["spec"], indent=2, ensure_ascii=False)
+    spec = json.dumps(data["spec"], indent=2, ensure_ascii=False)
     return (
-        f"<p>Candidate #{winner['trial']}: {escape(winner['description'])}.{notes}</p>"
-        f'<div class="drawn"><figure>{legend(keys)}{draw_diagram(winner["stages"])}</figure>'
-        f"<div><h3>Training</h3>{description_list(winner['recipe'])}"
+        f"<p>Candidate #{data['trial']}: {escape(data['description'])}.{notes}</p>"
+        f'<div class="drawn"><figure>{legend(keys)}{draw_diagram(data["stages"])}</figure>'
+        f"<div><h3>Training</h3>{description_list(data['recipe'])}"
         f"<details><summary>Spec, to train it again</summary><pre>{escape(spec)}</pre></details></div></div>"
     )
 
 
-def _progress(found: Facts) -> str:
-    data = found["progress"]
+def _progress(found: Facts, data: Any) -> str:
     keys = [("accent", "best so far, and results of full training")]
     if data["top"]:
         keys.append(("", "results of partial training"))
@@ -109,8 +110,7 @@ def _progress(found: Facts) -> str:
     return f"<p>{text}</p>{legend(keys)}{both_widths(lambda width: charts.progress(data, width))}"
 
 
-def _learning(found: Facts) -> str:
-    data = found["learning"]
+def _learning(found: Facts, data: Any) -> str:
     figures = []
     if data["lines"]:
         figures.append(figure(f"{data['metric']} by share of the training", charts.learning(data)))
@@ -123,8 +123,7 @@ def _learning(found: Facts) -> str:
     return f'<p>{text}</p>{legend(keys)}<div class="two">{"".join(figures)}</div>'
 
 
-def _space(found: Facts) -> str:
-    data = found["space"]
+def _space(found: Facts, data: Any) -> str:
     if not _axes(found, AXES):  # few candidates may have no choice in common
         return ""
     order = _by_importance(found)
@@ -166,15 +165,14 @@ def _axes(found: Facts, most: int) -> list[int]:
     return sorted(active[:most])
 
 
-def _importance(found: Facts) -> str:
-    items = [(item["name"], item["importance"]) for item in found["importance"][:15]]
+def _importance(found: Facts, data: Any) -> str:
+    items = [(item["name"], item["importance"]) for item in data[:15]]
     return "<p>Share of the variance between candidates that each choice explains.</p>" + both_widths(
         lambda width: charts.bars(items, "Importance", percent, min(width, 640))
     )
 
 
-def _ablation(found: Facts) -> str:
-    data = found["ablation"]
+def _ablation(found: Facts, data: Any) -> str:
     base = data.get("base") or {}
     text = f" Score of the winner: {number(base['score'])}." if base.get("score") is not None else ""
     keys = [("accent", "significant"), ("", "may be due to chance")]
@@ -185,8 +183,7 @@ def _ablation(found: Facts) -> str:
     return f"<p>The winner with one choice reverted. Lines are 95&nbsp;% intervals.{text}</p>{legend(keys)}{chart}"
 
 
-def _costs(found: Facts) -> str:
-    data = found["costs"]
+def _costs(found: Facts, data: Any) -> str:
     efficient = ", ".join(item["name"] for item in data["items"] if item["efficient"])
     text = (
         f"All {len(data['items'])} fully evaluated candidates, on validation rows. The lines are Pareto fronts. "
@@ -200,8 +197,7 @@ def _costs(found: Facts) -> str:
     return f'<p>{escape(text)}</p><div class="two">{"".join(fronts)}</div>'
 
 
-def _finalists(found: Facts) -> str:
-    data = found["finalists"]
+def _finalists(found: Facts, data: Any) -> str:
     columns: dict[str, Callable[[Facts], str]] = {
         "candidate": lambda item: item["name"],
         data["metric"]: lambda item: number(item["score"]),
@@ -212,10 +208,12 @@ def _finalists(found: Facts) -> str:
         "GFLOPs": lambda item: compact(item["gflops"]),
         "parameters": lambda item: compact(item["parameters"]),
     }
-    cells = {name: [format_item(item) for item in data["items"]] for name, format_item in columns.items()}
-    known = {name: column for name, column in cells.items() if set(column) != {"–"}}
-    rows = list(zip(*known.values(), strict=True))
-    return f"<p>Mean scores over seeds, on validation rows.</p>{table(list(known), rows)}"
+    rows = [[text(item) for text in columns.values()] for item in data["items"]]
+    known = [place for place, name in enumerate(columns) if any(row[place] != "–" for row in rows)]
+    cells = [[row[place] for place in known] for row in rows]
+    return (
+        f"<p>Mean scores over seeds, on validation rows.</p>{table([list(columns)[place] for place in known], cells)}"
+    )
 
 
 def _latency(item: Facts, batch: str) -> str:
@@ -224,8 +222,7 @@ def _latency(item: Facts, batch: str) -> str:
     return " / ".join(known) or "–"
 
 
-def _confusion(found: Facts) -> str:
-    data = found["confusion"]
+def _confusion(found: Facts, data: Any) -> str:
     labels, models = data["labels"], data["models"]
     names = {role: {"winner": "winner", "plain": "plain head"}.get(role, role) for role in models}
     if "plain" not in models and found.get("winner") and found.get("winner") == found.get("plain"):
@@ -249,8 +246,7 @@ def _most_confused(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> st
     return table(["true → predicted", "rows"], rows)
 
 
-def _mistakes(found: Facts) -> str:
-    data = found["mistakes"]
+def _mistakes(found: Facts, data: Any) -> str:
     items = []
     for item in data["items"]:
         texts = "".join(f"<blockquote>{escape(str(text))}</blockquote>" for text in item["texts"])
@@ -262,13 +258,45 @@ def _mistakes(found: Facts) -> str:
     return f'<p>{text}</p><ul class="mistakes">{"".join(items)}</ul>'
 
 
-def name_of_encoder(encoder: str) -> str:
-    """Return the last part of an encoder's name or folder."""
-    return encoder.rstrip("/").split("/")[-1]
+def _calibration(found: Facts, data: Any) -> str:
+    """Return accuracy against confidence."""
+    terms = {
+        "expected calibration error": percent(data["error"], 1),
+        "temperature": None
+        if data["temperature"] is None
+        else f"{number(data['temperature'], 2)}, fitted on validation rows; 1 changes nothing",
+    }
+    several = "share of rows that have a label, at each level of its probability"
+    what = several if data.get("several") else "accuracy at each level of confidence"
+    text = f"On {data['on']}: {what}. On the dashed line the model is calibrated; below it, the model is overconfident."
+    return f'<p>{text}</p><div class="two">{charts.calibration(data)}<div>{description_list(terms)}</div></div>'
 
 
-def _data(found: Facts) -> str:
-    data = found["data"]
+def _errors(found: Facts, data: Any) -> str:
+    """Return the size of the errors of predicted numbers."""
+    return (
+        f"<p>{percent(data['level'])} of the validation rows have an error of at most {number(data['error'])}; so have "
+        f"{percent(data['coverage'], 1)} of the {data['on']}.</p>"
+    )
+
+
+def _rejection(found: Facts, data: Any) -> str:
+    """Return coverage and accuracy of a model that rejects texts."""
+    asked = "" if data["asked"] is None else f" to answer {percent(data['asked'])}"
+    terms = {
+        "threshold": f"{number(data['threshold'])}, fitted on validation rows{asked}",
+        "answered": percent(data["coverage"], 1),
+        "accuracy of the answers": percent(data["accuracy"], 1),
+        "accuracy without rejecting": percent(data["accuracy_of_all"], 1),
+    }
+    if data["label"] is not None and data["outside_rejected"] is not None:
+        rejected = percent(data["outside_rejected"], 1)
+        terms[f"rejected of class {data['label']}"] = f"{rejected} of {data['outside_rows']:,} rows"
+    text = f"On {data['on']}: the model does not answer texts whose best class has a probability below the threshold."
+    return f"<p>{text}</p>{description_list(terms)}"
+
+
+def _data(found: Facts, data: Any) -> str:
     warnings = "".join(f'<p class="notice">{escape(warning)}</p>' for warning in data["warnings"])
     search, compared, words = found["run"], found["run"]["encoders"], data.get("words")
     baseline = next((item["score"] for item in compared if item["encoder"] == search["encoder"]), None)
@@ -283,7 +311,7 @@ def _data(found: Facts) -> str:
         },
         "plan": search["plan"],
         "encoders, by solved head": ", ".join(
-            f"{name_of_encoder(item['encoder'])} {item['score']:.4f}" for item in compared
+            f"{PurePosixPath(item['encoder']).name} {item['score']:.4f}" for item in compared
         ),
         "gain from the encoder": None
         if baseline is None
@@ -312,16 +340,17 @@ def _rows(data: Facts) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in data["rows"].items())
 
 
-def _trials(found: Facts) -> str:
+def _trials(found: Facts, data: Any) -> str:
     columns = ("candidate", "score", "rung", "description", "outcome", "origin", "seconds")
     numeric = {"candidate", "score", "rung", "seconds"}
+    first = dict.fromkeys(("score", "rung"), ' data-first="descending"')
     heads = "".join(
-        f'<th scope="col" aria-sort="none"{css_class(name in numeric)}{_first_order(name)}>'
+        f'<th scope="col" aria-sort="none"{css_class(name in numeric)}{first.get(name, "")}>'
         f'<button type="button">{name}</button></th>'
         for name in columns
     )
     winner = found.get("winner", {}).get("trial")
-    rows = "".join(_trial_row(trial, trial["trial"] == winner) for trial in found["trials"])
+    rows = "".join(_trial_row(trial, trial["trial"] == winner) for trial in data)
     rungs = found.get("rungs")
     return (
         "<p>A higher rung means longer training. Click a column name to sort.</p>"
@@ -330,10 +359,6 @@ def _trials(found: Facts) -> str:
         f'<div class="tall" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         + (f"<details><summary>Cost of each rung</summary>{_rungs(rungs)}</details>" if rungs else "")
     )
-
-
-def _first_order(name: str) -> str:
-    return ' data-first="descending"' if name in ("score", "rung") else ""
 
 
 def _trial_row(trial: Facts, is_winner: bool) -> str:
@@ -353,47 +378,43 @@ def _trial_row(trial: Facts, is_winner: bool) -> str:
 
 
 def _rungs(rungs: Sequence[Facts]) -> str:
-    heads = ["rung", "share of training", "results", "promoted", "failed", "worker time", "best"]
-    rows = [
-        [
-            str(rung["rung"]),
-            percent(rung["fraction"]),
-            str(rung["results"]),
-            str(rung["promoted"]),
-            str(rung["failed"]),
-            format_duration(rung["seconds"]),
-            number(rung["best"]),
-        ]
-        for rung in rungs
-    ]
-    return table(heads, rows)
+    columns: dict[str, Callable[[Facts], str]] = {
+        "rung": lambda rung: str(rung["rung"]),
+        "share of training": lambda rung: percent(rung["fraction"]),
+        "results": lambda rung: str(rung["results"]),
+        "promoted": lambda rung: str(rung["promoted"]),
+        "failed": lambda rung: str(rung["failed"]),
+        "worker time": lambda rung: format_duration(rung["seconds"]),
+        "best": lambda rung: number(rung["best"]),
+    }
+    return table(list(columns), [[text(rung) for text in columns.values()] for rung in rungs])
 
 
-def _load(found: Facts) -> str:
+def _load(found: Facts, data: Any) -> str:
     name = found.get("verdict", {}).get("delivered_name")
     text = f"This is the {name}. " if name else ""
     return (
-        f"<pre><code>{escape(chr(10).join(found['load']['lines']))}</code></pre>"
+        f"<pre><code>{escape(chr(10).join(data['lines']))}</code></pre>"
         f"<p>{text}The folder also loads with transformers alone, without Headhunt.</p>"
     )
 
 
-def _repeat(found: Facts) -> str:
-    run, repeat = found["run"], found["repeat"]
+def _repeat(found: Facts, data: Any) -> str:
+    run = found["run"]
     terms = {
         "started": (run["started"] or "–").replace("T", " ").replace("+00:00", " UTC"),
         "ended by": run["reason"] or "not yet",
         "encoder": run["encoder"],
         "strategy": f"{run['strategy']} over the space {run['space']}",
         "evaluated on": run["evaluated_on"],
-        "seed": str(repeat["seed"]),
+        "seed": str(data["seed"]),
         "worker time": format_duration(run["worker_seconds"]),
         "examples seen": f"{run['examples']:,}" if run["examples"] else None,
         "test rows": f"evaluated {run['test_evaluations']} times" if run["test_evaluations"] > 1 else None,
         "versions": ", ".join(f"{name} {version}" for name, version in found.get("versions", {}).items()) or "–",
     }
-    own = " Save the space of report.json as space.json." if "--space space.json" in repeat["command"] else ""
-    words = " ".join(f"<span>{escape(word)}</span>" for word in repeat["command"])
+    own = " Save the space of report.json as space.json." if "--space space.json" in data["command"] else ""
+    words = " ".join(f"<span>{escape(word)}</span>" for word in data["command"])
     return (
         f"<p>Replace words in capitals with the paths of your data. Times differ from machine to machine, so only a "
         f'limit on trials repeats a search exactly.{own}</p><pre class="wrap"><code>{words}</code></pre>'
@@ -401,7 +422,7 @@ def _repeat(found: Facts) -> str:
     )
 
 
-SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
+SECTIONS: tuple[tuple[str, str, Callable[[Facts, Any], str]], ...] = (
     ("scores", "Scores", _scores),
     ("winner", "Winning architecture", _architecture),
     ("progress", "Best so far", _progress),
@@ -413,12 +434,12 @@ SECTIONS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
     ("costs", "Cost of all candidates", _costs),
     ("confusion", "Confusion matrix", _confusion),
     ("mistakes", "Mistakes", _mistakes),
-    ("calibration", "Calibration", page_decisions.calibration),
-    ("errors", "Size of the errors", page_decisions.errors),
-    ("rejection", "Rejected texts", page_decisions.rejection),
+    ("calibration", "Calibration", _calibration),
+    ("errors", "Size of the errors", _errors),
+    ("rejection", "Rejected texts", _rejection),
     ("data", "Data", _data),
     ("trials", "All candidates", _trials),
     ("load", "Load the model", _load),
     ("repeat", "Repeat the search", _repeat),
 )
-"""The facts, title and function of each section, in the order of the page."""
+"""The name, title and function of each section, in the order of the page; it is passed all facts, and its own."""
