@@ -93,7 +93,7 @@ def test_mean_of_unlike_models_is_delivered_if_asked_for_and_better(tmp_path, en
     assert result.test.rejection.coverage == pytest.approx(answered, abs=0.08)
     assert model.rejection.threshold == pytest.approx(result.test.rejection.threshold)
     card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "the mean of the best unlike models" in card and "are answered" in card
+    assert "the mean of the best unlike models" in card and "The model answers" in card
     exported = AutoModelForSequenceClassification.from_pretrained(search.model_dir, trust_remote_code=True)
     assert exported.config.num_labels == 2
     assert "mean of" in write_report(tmp_path / "run").read_text()

@@ -7,6 +7,7 @@ from typing import Any
 
 from headhunt.evaluation import expected_calibration_error
 from headhunt.report.markdown import code
+from headhunt.report.words import rejection_words
 from headhunt.run.results import WINNER, TestResult
 
 Facts = Mapping[str, Any]
@@ -25,14 +26,11 @@ def card_items(
         is_delivered: Whether this is the delivered model, which the scores of rejection are of.
     """
     if problem_type == "regression":
-        return (
-            []
-            if test is None or test.errors is None or role != WINNER
-            else [
-                f"Errors: {test.errors.level * 100:.0f} % of validation rows are within {test.errors.error:.3g} of the "
-                f"true number, and {test.errors.coverage * 100:.1f} % of test rows."
-            ]
-        )
+        if test is None or test.errors is None or role != WINNER:
+            return []
+        level, coverage = f"{test.errors.level * 100:.0f} %", f"{test.errors.coverage * 100:.1f} %"
+        within = f"within {test.errors.error:.3g} of the true number"
+        return [f"Errors: {level} of validation rows are {within}, and {coverage} of test rows."]
     items = []
     if thresholds := facts.get("thresholds"):
         items.append(
@@ -64,13 +62,5 @@ def _rejection_words(rejection: Facts, test: TestResult | None) -> str:
     scores = test.rejection if test is not None else None
     if scores is None:
         return words
-    words += (
-        f" On test rows, {scores.coverage * 100:.1f} % are answered, with an accuracy of "
-        f"{scores.accuracy * 100:.1f} %; without rejecting it is {scores.accuracy_of_all * 100:.1f} %."
-    )
-    if scores.outside_rejected is not None:
-        words += (
-            f" Of the {scores.outside_rows:,} rows of {code(str(label))}, {scores.outside_rejected * 100:.1f} % are "
-            "rejected."
-        )
-    return words
+    found = rejection_words(scores, "test rows", code(str(label)))
+    return f"{words} {found[0].upper()}{found[1:]}."

@@ -6,7 +6,6 @@ A section without facts is missing: the search may be running, or a step may hav
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from headhunt.report.markup import DELIVERED
 from headhunt.report.run_data import RunData
 from headhunt.report.svg import shorten
 from headhunt.report.terminal import format_duration
+from headhunt.report.words import call_words, verdict_words
 from headhunt.run.results import ENSEMBLE, PLAIN, SOLVED, WINNER, WORDS, TestResult
 from headhunt.run.schema import dump
 from headhunt.run.state import SOLVED as SOLVED_ORIGIN
@@ -109,7 +109,7 @@ def _encoders(run: RunData) -> list[dict[str, Any]]:
 def _headline(run: RunData) -> str:
     """Return the verdict, or the best score so far before there is one."""
     if run.result is not None:
-        return run.result.verdict.sentence.replace(" RUN", f" {shlex.quote(run.directory.path.as_posix())}")
+        return verdict_words(run.result, run.directory.path)
     best, plain = run.winner, run.state.plain
     count = f"{len(run.state.trials)} candidate{'s' if len(run.state.trials) != 1 else ''}"
     if best is None or best.best is None:
@@ -316,11 +316,8 @@ def _load(run: RunData) -> dict[str, Any] | None:
     """Return three lines of code that load the model and use it."""
     if run.model is None:
         return None
-    folder = run.model.as_posix()
-    texts = '"one text", "another"' if run.task.pair else '"a text"'
-    if run.task.tasks:
-        first = run.task.tasks[0]
-        texts = ('"one text", "another"' if first.pair else '"a text"') + f', task="{first.name}"'
+    folder, first = run.model.as_posix(), next(iter(run.task.tasks), None)
+    texts = call_words(first.pair, first.name) if first else call_words(run.task.pair)
     lines = [
         "import headhunt",
         f"model = headhunt.load({json.dumps(folder, ensure_ascii=False)})",

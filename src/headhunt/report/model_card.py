@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from typing import Any
 from headhunt import storage
 from headhunt.evaluation import METRICS, ClassScores, Score, class_scores, find_metric
 from headhunt.modeling.architecture import from_dict
-from headhunt.report import task_card
 from headhunt.report.card_decisions import card_items
 from headhunt.report.markdown import bullet_list, code, code_block, escape_text, interval, section, table
+from headhunt.report.words import call_words, output_words
 from headhunt.run.directory import MODEL_INFO
 from headhunt.run.results import ENSEMBLE, PLAIN, WINNER, SearchResult
 from headhunt.run.task import TaskInfo
@@ -28,6 +28,7 @@ from headhunt.spec import Recipe, Spec, describe, plain, recipe_words, solved, s
 
 FILE = "README.md"
 MAX_LABELS = 40  # label names that are listed, and classes in the table
+MAX_TASK_LABELS = 12  # label names that are listed for one of several tasks
 TAGS = {
     "single_label_classification": [],
     "multi_label_classification": ["multi-label-classification"],
@@ -39,6 +40,9 @@ DELIVERED = {
     "plain": "This model is the plain head.",
     ENSEMBLE: "This model is the mean of the best unlike models of that search.",
 }
+
+OTHERS = {PLAIN: "plain head", WINNER: "best other candidate"}
+"""Titles of the other tested models."""
 
 Facts = Mapping[str, Any]
 
@@ -119,7 +123,7 @@ def _describe_task(task: TaskInfo) -> dict[str, Any]:
         "rows": task.rows,
         "columns": {} if task.tasks else asdict(task.columns),
         "warnings": task.warnings,
-        "lines": task_card.data_items(task),
+        "lines": [f"{code(each.name)}: {_count_rows(each.rows)}" for each in task.tasks],
     }
 
 
@@ -154,10 +158,7 @@ class _Card:
             name: Score(**score) for name, score in (stored.get("scores") or {}).items()
         }
         self.test_rows: int | None = test.rows if test and self.role in tested else stored.get("rows")
-        titles = {PLAIN: "plain head", WINNER: "best other candidate"}
-        self.other_scores = {
-            titles[role]: scores for role, scores in tested.items() if role in titles and role != self.role
-        }
+        self.other_scores = {role: tested[role] for role in OTHERS if role in tested and role != self.role}
         self.classes = [ClassScores(**row) for row in stored.get("classes") or ()]
         confusion = test.confusion.get(self.role, []) if test else []
         if confusion and not self.classes and len(confusion) == len(self.labels):
@@ -178,7 +179,7 @@ class _Card:
         """Return the metadata that the Hub reads, as YAML."""
         from huggingface_hub import EvalResult, ModelCardData
 
-        known = self._known_scores()
+        known, names = self._known_scores(), [name for encoder in self.encoders if (name := hub_name(encoder))]
         results = [
             EvalResult(
                 task_type="text-classification",
@@ -194,7 +195,7 @@ class _Card:
         data = ModelCardData(
             library_name="transformers",
             pipeline_tag="text-classification",
-            base_model=_one_or_all([name for encoder in self.encoders if (name := hub_name(encoder))]),
+            base_model=names if len(names) > 1 else next(iter(names), None),
             tags=["headhunt", *TAGS[self.problem_type], *(["text-pair-classification"] if self.pair else [])],
             metrics=list(dict.fromkeys(METRICS[metric].hub_name for metric, _ in known)) or None,
             model_name=self.name if results else None,
@@ -205,15 +206,13 @@ class _Card:
     def summary(self) -> str:
         """Return inputs, outputs and origin of the model, and the verdict of the search."""
         inputs = "a pair of texts" if self.pair else "a text"
-        output = {
-            "multi_task": "outputs",
-            "single_label_classification": f"one of {len(self.labels)} classes",
-            "multi_label_classification": f"any of {len(self.labels)} labels, each with a probability",
-            "regression": "a number",
-        }[self.problem_type]
-        lines = [f"Predicts {output} for {inputs}" + (f": {self._label_list()}." if self.labels else ".")]
+        output = output_words(self.problem_type, len(self.labels))
+        each = ", each with a probability" if self.problem_type == "multi_label_classification" else ""
+        more = len(self.labels) - MAX_LABELS
+        names = _list_names(self.labels, MAX_LABELS) + (f" and {more:,} more" if more > 0 else "")
+        lines = [f"Predicts {output}{each} for {inputs}" + (f": {names}." if names else ".")]
         if self.tasks:
-            lines = [f"One model for {len(self.tasks)} tasks.", task_card.list_tasks(self.tasks)]
+            lines = [f"One model for {len(self.tasks)} tasks.", bullet_list(map(_task_item, self.tasks))]
         if self.encoders:
             lines[0] += f" Made from {' and '.join(map(_encoder_link, self.encoders))} with Headhunt."
         if self.members:
@@ -223,47 +222,53 @@ class _Card:
             lines.append(f"> {escape_text(self.verdict.sentence.removesuffix('.'))}. {DELIVERED[delivered]}")
         return "\n\n".join(lines)
 
-    def _label_list(self) -> str:
-        more = len(self.labels) - MAX_LABELS
-        names = ", ".join(code(label) for label in self.labels[:MAX_LABELS])
-        return names + (f" and {more:,} more" if more > 0 else "")
-
     def usage(self) -> list[str]:
         """Return three lines of code without Headhunt and three with it."""
-        if self.tasks:
-            return task_card.usage(self.folder, self.tasks)
         # A plain head on an encoder of ours, or of one of several tasks, is saved with its code.
         native = self.spec is not None and self.spec.head.plain
         native = native and not str(self.facts.get("model_type")).startswith("headhunt")
         where = json.dumps(self.folder, ensure_ascii=False)
         trust = "" if native else ", trust_remote_code=True"
+        count = "six" if self.members or self.tasks else "five"
+        source = f"The folder contains the model's code, {count} short files: read them before you trust them."
         text = '{"text": "one text", "text_pair": "another"}' if self.pair else '"a text"'
         every = ", top_k=None" if self.problem_type == "multi_label_classification" else ""
-        texts = '"one text", "another"' if self.pair else '"a text"'
-        source = (
-            "The head is the one of transformers: the folder contains no code."
-            if native
-            else f"The folder contains the code of the head, {'six' if self.members else 'five'} short files: "
-            "read them before you trust them."
+        example = (
+            "from transformers import pipeline\n"
+            f'classify = pipeline("text-classification", {where}{trust})\n'
+            f"print(classify({text}, truncation=True{every}))"
         )
+        arguments, more = call_words(self.pair), []
+        if self.tasks:
+            pair, name = bool(self.tasks[0]["pair"]), str(self.tasks[0]["name"])
+            example = (
+                "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n"
+                f"model = AutoModelForSequenceClassification.from_pretrained({where}{trust})\n"
+                f"tokenizer = AutoTokenizer.from_pretrained({where}{trust})\n"
+                f'inputs = tokenizer({call_words(pair)}, truncation=True, return_tensors="pt")\n'
+                f"print(model(**inputs, task={json.dumps(name)}).logits)"
+            )
+            single = f"model.for_task({json.dumps(name)}).save({json.dumps(name)})"
+            more = [
+                "The model of one task as an ordinary folder, for pipelines and ONNX:",
+                code_block(single, "python"),
+            ]
+            arguments = call_words(pair, name)
+        if native:
+            source = "The head is the one of transformers: the folder contains no code."
+        own = f"import headhunt\nmodel = headhunt.load({where})\nprint(model.predict({arguments})[0])"
         return [
             f"With transformers alone; {code(self.folder)} is this folder, or its name on the Hub. {source}",
-            code_block(
-                "from transformers import pipeline\n"
-                f'classify = pipeline("text-classification", {where}{trust})\n'
-                f"print(classify({text}, truncation=True{every}))",
-                "python",
-            ),
+            code_block(example, "python"),
             "With Headhunt, which truncates long texts as in training and runs no code from the folder:",
-            code_block(f"import headhunt\nmodel = headhunt.load({where})\nprint(model.predict({texts})[0])", "python"),
+            code_block(own, "python"),
+            *more,
         ]
 
     def evaluation(self) -> list[str]:
         """Return every metric with its interval, beside the other tested models, and the scores of each class."""
-        known = self._known_scores()
-        if self.result and self.result.test and self.result.test.tasks:
-            return task_card.scores(self.result.test, self.role)
-        if not known:
+        known, test = self._known_scores(), self.result.test if self.result else None
+        if not known and not (test and test.tasks):
             tested = "Not tested: there were no test rows, or no time."
             return [tested if self.result else "No scores are stored with this model."]
         rows = f"{self.test_rows:,} test rows" if self.test_rows else "The test rows"
@@ -271,26 +276,27 @@ class _Card:
         parts = [f"{rows}{unseen}; 95 % intervals by bootstrap."]
         if self.result is not None and self.result.test_evaluations > 1:
             parts.append(f"The test rows were evaluated {self.result.test_evaluations} times.")
-        parts.append(
-            table(
-                ["metric", "this model", *self.other_scores],
-                [
-                    [
-                        METRICS[metric].title,
-                        interval(score),
-                        *(interval(scores.get(metric)) for scores in self.other_scores.values()),
-                    ]
-                    for metric, score in known
-                ],
-            )
-        )
+        others = self.other_scores
+        if test is not None and test.tasks:
+            roles = [self.role, *others]
+            rows_of_tasks = [
+                [code(task.name, in_table=True), f"{task.rows:,}", METRICS[task.metric].title]
+                + [interval(task.scores.get(role, {}).get(task.metric)) for role in roles]
+                for task in test.tasks
+            ]
+            means = [interval(next(iter(test.scores.get(role, {}).values()), None)) for role in roles]
+            rows_of_tasks.append(["mean", f"{test.rows:,}", "", *means])
+            names = [OTHERS[role] for role in others]
+            return [*parts, table(["task", "rows", "metric", "this model", *names], rows_of_tasks)]
+        cells = [
+            [METRICS[metric].title, interval(score), *(interval(scores.get(metric)) for scores in others.values())]
+            for metric, score in known
+        ]
+        parts.append(table(["metric", "this model", *(OTHERS[role] for role in others)], cells))
         if 0 < len(self.classes) <= MAX_LABELS:
             cells = [
-                [
-                    code(row.label, in_table=True),
-                    f"{row.rows:,}",
-                    *(f"{value:.3f}" for value in (row.precision, row.recall, row.f1)),
-                ]
+                [code(row.label, in_table=True), f"{row.rows:,}"]
+                + [f"{value:.3f}" for value in (row.precision, row.recall, row.f1)]
                 for row in self.classes
             ]
             parts.append(table(["class", "rows", "precision", "recall", "F1"], cells))
@@ -303,7 +309,7 @@ class _Card:
         columns = [f"{role.replace('_b', ', second')} {code(name)}" for role, name in self.columns.items() if name]
         items = [
             f"Name: {escape_text(self.name)}",
-            rows and "Rows: " + ", ".join(f"{count:,} {escape_text(split)}" for split, count in rows.items()),
+            rows and f"Rows: {_count_rows(rows)}",
             trained_on and f"Trained on {escape_text(trained_on)}{average}",
             columns and "Columns: " + "; ".join(columns),
             *(self.data.get("lines") or ()),
@@ -416,8 +422,20 @@ class _Card:
         return sorted(known, key=lambda item: item[0] != searched)
 
 
-def _one_or_all(names: list[str]) -> str | list[str] | None:
-    return names if len(names) > 1 else next(iter(names), None)
+def _count_rows(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {escape_text(split)}" for split, count in rows.items())
+
+
+def _list_names(labels: Sequence[Any], most: int) -> str:
+    return ", ".join(code(label) for label in labels[:most])
+
+
+def _task_item(task: Facts) -> str:
+    """Return inputs and outputs of one of several tasks."""
+    inputs, count = "a pair of texts" if task["pair"] else "a text", len(task["labels"])
+    more = " …" if count > MAX_TASK_LABELS else ""
+    output = f"one of {count} classes for {inputs}: {_list_names(task['labels'], MAX_TASK_LABELS)}{more}"
+    return f"{code(task['name'])} predicts {output if count else f'a number for {inputs}'}"
 
 
 def _encoder_link(encoder: str) -> str:

@@ -19,11 +19,12 @@ from headhunt.report import charts, terminal
 from headhunt.report.callbacks import Callback, RunningSearch
 from headhunt.report.facts import collect_facts
 from headhunt.report.figures import progress_figure
-from headhunt.report.markup import statement
+from headhunt.report.markup import rows_text, statement
 from headhunt.report.svg import compact, number, read_asset
 from headhunt.report.terminal import format_duration
+from headhunt.report.words import call_words, output_words
 from headhunt.run.clock import steady_time
-from headhunt.spec import Spec, describe, stages
+from headhunt.spec import describe, stages
 
 if TYPE_CHECKING:
     from headhunt.training.loop import Report
@@ -47,21 +48,19 @@ def search_summary(folder: str | Path) -> str:
     status += "" if run["finished"] else " · not finished"
     parts = [_top(run["name"], status), f'<p class="statement">{statement(found["headline"])}</p>']
     figures = []
-    if "scores" in found:
-        scores = found["scores"]
+    if scores := found.get("scores"):
         main = next(iter(scores["metrics"]))
-        rows = f"{scores['rows']:,} {scores['on']}" if scores["rows"] else scores["on"]
         both = [row for row in scores["metrics"][main] if row["role"] in ("winner", "plain")]
-        figures.append(_figure(f"on {rows}, with 95 % intervals", charts.whiskers(both, main, WIDTH)))
+        caption = f"on {rows_text(scores)}, with 95 % intervals"
+        figures.append(_figure(caption, charts.whiskers(both, main, WIDTH)))
     if "progress" in found:
-        chart = charts.progress(_upper_half(found["progress"]), WIDTH, HEIGHT)
-        figures.append(_figure(f"best {run['metric']} so far, on validation rows", chart))
+        figures.append(_progress(found["progress"], WIDTH))
     if figures:
         parts.append(f'<div class="pair">{"".join(figures)}</div>')
     scored = [trial for trial in found.get("trials", []) if trial["score"] is not None]
     parts.append(_leaderboard(scored[:MAX_TRIALS], run["metric"], found.get("winner", {}).get("trial")))
-    if run["test_evaluations"] > 1:
-        parts.append(f'<p class="quiet">{terminal.repeated_test_use(run["test_evaluations"])}</p>')
+    if used := terminal.repeated_test_use(run["test_evaluations"]):
+        parts.append(f'<p class="quiet">{used}</p>')
     if "load" in found:
         parts.append(_code(found["load"]["lines"][1:]))
     return _summary(parts)
@@ -71,11 +70,8 @@ def model_summary(model: Any) -> str:
     """Return the summary of a `Predictor`: its inputs and outputs, size, architecture and use."""
     sizes = [(weights.numel(), weights.numel() * weights.element_size()) for weights in model.model.parameters()]
     parameters, size = (sum(column) for column in zip(*sizes, strict=True))
-    count = len(model.labels)
-    output = {
-        "single_label_classification": f"one of {count} classes",
-        "multi_label_classification": f"any of {count} labels",
-    }.get(model.problem_type, "a number")
+    count, task = len(model.labels), model.tasks[0] if model.tasks else None
+    output = output_words(model.problem_type, count)
     weights = f"{compact(parameters)} parameters · {compact(size / 1e6)} MB · {model.device}"
     statement = f"{'Two texts' if model.pair else 'One text'} in, {output} out."
     if model.tasks:
@@ -85,8 +81,10 @@ def model_summary(model: Any) -> str:
     parts = [_top("model", weights), f'<p class="statement">{statement}</p>']
     if model.spec is not None:
         layers = getattr(model.model.config, "num_hidden_layers", None)
-        outputs = len(model.tasks) or count
-        parts.append(_architecture(model.spec, layers, model.pair, model.problem_type, outputs))
+        described = stages(model.spec, layers, model.pair, model.problem_type, len(model.tasks) or count)
+        if model.spec.head.layers == 1:  # reading the last layer is the norm
+            described = [stage for stage in described if stage["stage"] != "layers"]
+        parts.append(f'<div class="line">{"".join(map(_stage, described))}</div>')
     if model.labels:
         rest = f' <span class="quiet">and {count - MAX_LABELS} more</span>' if count > MAX_LABELS else ""
         names = "".join(f"<i>{escape(label)}</i>" for label in model.labels[:MAX_LABELS])
@@ -95,14 +93,11 @@ def model_summary(model: Any) -> str:
     if scores:
         known = [f"{METRICS[name].title} {number(score['value'])}" for name, score in scores.items() if name in METRICS]
         parts.append(f'<p class="labels quiet">on test rows: {escape(" · ".join(known[:3]))}</p>')
-    arguments = '"one text", "another"' if model.pair else '"a text"'
-    if model.tasks:
-        arguments = f'"a text", task="{model.tasks[0]}"'
     fields = {
         "single_label_classification": "label, .probability",
         "multi_label_classification": "label, .probabilities",
     }.get(model.problem_type, "label")
-    parts.append(_code([f"model.predict({arguments})[0]  # .{fields}", 'model.save("folder")']))
+    parts.append(_code([f"model.predict({call_words(model.pair, task)})[0]  # .{fields}", 'model.save("folder")']))
     return _summary(parts)
 
 
@@ -111,11 +106,9 @@ class LiveView(Callback):
 
     def on_start(self, search: RunningSearch) -> None:
         """Show the output."""
-        from IPython.display import HTML, display
-
         self._started = self._drawn_at = steady_time()
         self._stage = search.stage
-        self._handle = display(HTML(self._draw(search)), display_id=True)
+        self._replace = _show(self._draw(search))
 
     def on_update(self, search: RunningSearch) -> None:
         """Draw the output again if the stage changed or the last drawing is a second old."""
@@ -129,11 +122,6 @@ class LiveView(Callback):
         status += f", saved in {terminal.short_path(search.directory.path)}"
         self._replace(_summary([_top(search.name, status)], "slim"))
 
-    def _replace(self, html: str) -> None:
-        from IPython.display import HTML
-
-        self._handle.update(HTML(html))
-
     def _draw(self, search: RunningSearch) -> str:
         state, metric, elapsed = search.state, search.score_name, steady_time() - self._started
         left = None if search.deadline is None else max(0.0, search.deadline - steady_time())
@@ -141,10 +129,8 @@ class LiveView(Callback):
         parts = [_top(search.name, f"{search.stage} · {clock}")]
         if left is not None:
             parts.append(_track(elapsed / max(1e-9, elapsed + left)))
-        data = progress_figure(state, metric)
-        if data is not None:
-            chart = charts.progress(_upper_half(data), FULL_WIDTH, HEIGHT)
-            parts.append(_figure(f"best {metric} so far, on validation rows", chart))
+        if data := progress_figure(state, metric):
+            parts.append(_progress(data, FULL_WIDTH))
         board = [
             {"trial": trial.number, "score": trial.best[1], "description": describe(trial.spec)}
             for trial in state.leaderboard()[:3]
@@ -153,8 +139,7 @@ class LiveView(Callback):
         parts.append(_leaderboard(board, metric, None))
         counts = f"{terminal.count_results(state)}, {len(state.running)} running"
         hint = "Interrupt the kernel to stop and keep the best model."
-        parts.append(f'<p class="quiet" style="margin:0">{counts}. {hint}</p>')
-        return _summary(parts)
+        return _summary([*parts, f'<p class="quiet" style="margin:0">{counts}. {hint}</p>'])
 
 
 @contextmanager
@@ -164,9 +149,7 @@ def training_bar(name: str) -> Iterator[Callable[[Report], None]]:
         with terminal.training_bar(name) as update:
             yield update
         return
-    from IPython.display import HTML, display
-
-    handle = display(HTML(_summary([_top(name, "starting")], "slim")), display_id=True)
+    replace = _show(_summary([_top(name, "starting")], "slim"))
     started = drawn_at = steady_time()
 
     def follow(report: Report) -> None:
@@ -177,9 +160,17 @@ def training_bar(name: str) -> Iterator[Callable[[Report], None]]:
             status = f"{report.examples:,} of {report.total:,} examples · loss {number(report.loss, 3)}"
             status += f" · {format_duration(drawn_at - started)}"
             parts = [_top(name, status)] + ([] if finished else [_track(report.examples / report.total)])
-            handle.update(HTML(_summary(parts, "slim")))
+            replace(_summary(parts, "slim"))
 
     yield follow
+
+
+def _show(html: str) -> Callable[[str], None]:
+    """Show an output of the cell, and return a function that replaces it."""
+    from IPython.display import HTML, display
+
+    handle = display(HTML(html), display_id=True)
+    return lambda html: handle.update(HTML(html))
 
 
 def in_notebook() -> bool:
@@ -188,10 +179,12 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def _upper_half(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return progress without the results below the median: in a small chart they would flatten the curve."""
+def _progress(data: Mapping[str, Any], width: float) -> str:
+    """Return the progress without results below the median: in a small chart they would flatten the curve."""
     middle = median(point["score"] for point in data["results"])
-    return {**data, "results": [point for point in data["results"] if point["score"] >= middle]}
+    upper = {**data, "results": [point for point in data["results"] if point["score"] >= middle]}
+    caption = f"best {data['metric']} so far, on validation rows"
+    return _figure(caption, charts.progress(upper, width, HEIGHT))
 
 
 def _summary(parts: Iterable[str], kind: str = "") -> str:
@@ -210,14 +203,6 @@ def _figure(caption: str, chart: str) -> str:
 
 def _track(share: float) -> str:
     return f'<div class="track"><div style="width:{100 * min(1.0, share):.1f}%"></div></div>'
-
-
-def _architecture(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels: int) -> str:
-    """Return the stages from tokens to output in a line."""
-    described = stages(spec, layers, pair, problem_type, labels)
-    if spec.head.layers == 1:  # reading the last layer is the norm
-        described = [stage for stage in described if stage["stage"] != "layers"]
-    return f'<div class="line">{"".join(map(_stage, described))}</div>'
 
 
 def _stage(stage: Mapping[str, Any]) -> str:
