@@ -10,7 +10,7 @@ import pytest
 import torch
 from command_line import COMMAND, succeed
 
-from headhunt.cli.doctor import find_advice
+from headhunt.cli.maintain import find_advice
 
 
 def test_doctor_shows_what_a_bug_report_needs():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from headhunt.cli import cache, deliver, demo, doctor, experiment, models, search, unlabelled
+from headhunt.cli import deliver, maintain, models, search, unlabelled
 from headhunt.cli.output import log
 from headhunt.errors import HeadhuntError
 from headhunt.storage import CacheOwnerError, disk_failed
@@ -29,11 +29,9 @@ class Commands(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except HeadhuntError as error:
-            log(f"error: {describe(error, self.commands[ctx.invoked_subcommand])}")
-            raise typer.Exit(2) from None
+            _refuse(describe(error, self.commands[ctx.invoked_subcommand]))
         except CacheOwnerError as error:
-            log(f"error: {error}")
-            raise typer.Exit(2) from None
+            _refuse(str(error))
         except KeyboardInterrupt:
             log("stopped")
             raise typer.Exit(130) from None
@@ -43,14 +41,18 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None
         except PermissionError as error:
             name = error.filename or "the file"
-            log(f"error: {name} must be readable and writable by this user; found {error.strerror}.")
-            raise typer.Exit(2) from None
+            _refuse(f"{name} must be readable and writable by this user; found {error.strerror}.")
         except OSError as error:
             if not disk_failed(error):
                 raise
-            log(f"error: the disk must have free space and work; found {error}. Free some space, then try again.")
-            raise typer.Exit(2) from None
+            _refuse(f"the disk must have free space and work; found {error}. Free some space, then try again.")
         return result
+
+
+def _refuse(message: str) -> NoReturn:
+    """End with the message of an error that the user can fix."""
+    log(f"error: {message}")
+    raise typer.Exit(2) from None
 
 
 def describe(error: HeadhuntError, command: Any) -> str:
@@ -90,7 +92,7 @@ def options(
 
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Search": [
-        demo.demo,
+        search.demo,
         search.search,
         search.resume,
         search.status,
@@ -100,12 +102,12 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
         search.ablate,
         search.export_study,
         search.space,
-        experiment.experiment,
+        search.experiment,
     ],
     "Train and use one model": [models.fit, models.evaluate, models.predict],
     "Learn from texts without labels": [unlabelled.pretrain, unlabelled.distil],
     "Deliver": [deliver.export, deliver.serve, deliver.push],
-    "Maintain": [cache.cache, cache.clean, doctor.doctor],
+    "Maintain": [maintain.cache, maintain.clean, maintain.doctor],
 }
 for panel, commands in GROUPS.items():
     for command in commands:

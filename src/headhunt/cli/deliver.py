@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import log, predict_example, print_json, say
+from headhunt.cli.output import log, predict_example, show
 from headhunt.delivery.serve.limits import Compute, Limits
 from headhunt.errors import HeadhuntError, visible
-from headhunt.run.settings import DATA
+from headhunt.run.settings import DATA, option
 
 if TYPE_CHECKING:
-    from headhunt.delivery.hub import UploadPlan
     from headhunt.delivery.onnx.export import Export
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The options of an ONNX export, as for `delivery.onnx.export`."""
+
+    int8: bool = option(False, "Quantize the weights to 8 bits if the score stays within --max-loss.", heading="")
+    max_loss: float = option(
+        0.5, "Maximum loss of score by --int8, in percentage points.", "POINTS", heading="", shown="0.5"
+    )
+    data: str | None = option(
+        None, "Labelled rows to measure --int8 on. Logits are compared on its texts too.", "FILE", DATA
+    )
 
 
 @opt.expand
@@ -30,22 +43,8 @@ def export(
         typer.Option(metavar="FOLDER", help="Folder to save the model of --task in, as one that transformers loads."),
     ] = None,
     task: opt.TaskNames = None,
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Quantize the weights to 8 bits if the score stays within --max-loss.")
-    ] = False,
-    max_loss: Annotated[
-        float, typer.Option(metavar="POINTS", help="Maximum loss of score by --int8, in percentage points.")
-    ] = 0.5,
     json_: opt.Json = False,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Labelled rows to measure --int8 on. Logits are compared on its texts too.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    columns: opt.Columns,
+    options: Annotated[opt.Given, [*opt.flags(ExportOptions), *opt.LABELLED]],
 ) -> None:
     """Export a model to ONNX, with a predict.py that needs neither torch nor Headhunt.
 
@@ -60,14 +59,15 @@ def export(
             raise HeadhuntError("--out saves the model of one of several tasks. Give --task NAME.")
         save_task(model, task[0], out, json_)
         return
-    from headhunt.delivery.onnx.export import export
+    from headhunt.delivery.onnx.export import MAX_LOSS, export
 
     opt.check_out(onnx, "--onnx")
-    exported = export(model, onnx, data=data, task=task, int8=int8, max_loss=max_loss, **columns)
-    print_export(exported, onnx, json_)
+    exported = export(model, onnx, task=task, **options)
+    show(json_, {**asdict(exported), "folder": str(exported.folder)}, *export_lines(exported, onnx))
     if exported.int8 and not exported.int8.accepted:
+        most = options.get("max_loss", MAX_LOSS)
         raise HeadhuntError(
-            f"8 bits must not cost more than {max_loss:g} points; they cost {exported.int8.loss:.2f}. "
+            f"8 bits must not cost more than {most:g} points; they cost {exported.int8.loss:.2f}. "
             f"The graph in {onnx} is the one in 32 bits."
         )
 
@@ -79,24 +79,20 @@ def save_task(model: Path, task: str, out: Path, as_json: bool) -> None:
     opt.check_out(out)
     predictor = api.load(model, device="cpu").for_task(task)
     predictor.save(out)
-    if as_json:
-        print_json({"task": task, "folder": str(out), "labels": list(predictor.labels), "pair": predictor.pair})
-        return
-    print(f"the model of {task} is in {out}: try  {predict_example(f'headhunt predict {out}', predictor.pair)}")
+    facts = {"task": task, "folder": str(out), "labels": list(predictor.labels), "pair": predictor.pair}
+    example = predict_example(f"headhunt predict {out}", predictor.pair)
+    show(as_json, facts, f"the model of {task} is in {out}: try  {example}")
 
 
-def print_export(exported: Export, out: Path, as_json: bool) -> None:
-    """Print how exact an exported model is and how large."""
-    if as_json:
-        print_json({**asdict(exported), "folder": str(exported.folder)})
-        return
+def export_lines(exported: Export, out: Path) -> Iterator[str]:
+    """Yield how exact an exported model is and how large."""
     relative = "of the largest logit, or of 1"
-    print(f"logits differ from torch's by at most {exported.difference:.1e} {relative}, over {exported.texts} texts")
+    yield f"logits differ from torch's by at most {exported.difference:.1e} {relative}, over {exported.texts} texts"
     if exported.int8:
         scores = f"{100 * exported.int8.int8:.2f} in 8 bits, {100 * exported.int8.fp32:.2f} before"
-        print(f"{exported.int8.metric} {scores}, on {exported.int8.rows:,} rows ({exported.int8.source})")
+        yield f"{exported.int8.metric} {scores}, on {exported.int8.rows:,} rows ({exported.int8.source})"
     example = predict_example(f"python {out / 'predict.py'}", exported.pair)
-    print(f"{exported.bytes / 1e6:.1f} MB in {out}: try  {example}")
+    yield f"{exported.bytes / 1e6:.1f} MB in {out}: try  {example}"
 
 
 Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
@@ -152,19 +148,20 @@ def push(
     hub.check_repo(repo)
     plan = hub.plan_upload(model)
     url = None if dry_run else hub.push(plan, repo, private=private, message=message)
-    if json_:
-        sent = {"repo": repo, "url": url, "private": private, "files": plan.files, "bytes": plan.size}
-        print_json({**sent, "left": plan.skipped, "notes": plan.notes})
-        return
-    print_files(plan)
     visibility = "private" if private else "public"
-    print(url or f"nothing was sent: without --dry-run this goes to {repo}, {visibility}")
-
-
-def print_files(plan: UploadPlan) -> None:
-    """Print the files to upload and, on standard error, the files that stay."""
-    for name, size in plan.files.items():
-        say(f"{size:14,}  {visible(name)}")
-    say(f"{plan.size:14,}  bytes in {len(plan.files)} files")
-    for line in [*(f"stays here: {visible(name)}" for name in plan.skipped), *(f"note: {note}" for note in plan.notes)]:
-        log(line)
+    end = url or f"nothing was sent: without --dry-run this goes to {repo}, {visibility}"
+    facts = {"repo": repo, "url": url, "private": private, "files": plan.files, "bytes": plan.size}
+    files = [f"{size:14,}  {visible(name)}" for name, size in plan.files.items()]
+    show(
+        json_,
+        {**facts, "left": plan.skipped, "notes": plan.notes},
+        *files,
+        f"{plan.size:14,}  bytes in {len(plan.files)} files",
+        end,
+    )
+    if not json_:
+        for line in (
+            *(f"stays here: {visible(name)}" for name in plan.skipped),
+            *(f"note: {note}" for note in plan.notes),
+        ):
+            log(line)

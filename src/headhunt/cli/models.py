@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import print_evaluation, print_fit, print_notes
+from headhunt.cli import prediction
+from headhunt.cli.output import predict_example, print_evaluation, print_notes, score_text, show
 from headhunt.errors import HeadhuntError
-
-CORPUS = "Corpus (if --out is a folder or URL)"
 
 
 @opt.expand
@@ -47,11 +46,18 @@ def fit(
 
     # Only now: importing torch takes seconds, which a mistake in the data need not wait for.
     from headhunt.engine import api
+    from headhunt.evaluation import Score
     from headhunt.report.terminal import training_bar
 
-    with training_bar("training") as show:
-        predictor = api.fit(task, spec=candidate, fine_tune=fine_tune, out=out, on_report=show, **training)
-    print_fit(predictor.facts, out, task.pair, json_)
+    with training_bar("training") as follow:
+        predictor = api.fit(task, spec=candidate, fine_tune=fine_tune, out=out, on_report=follow, **training)
+    scores = predictor.facts.get("test", {}).get("scores", {})
+    show(
+        json_,
+        {"out": str(out), **predictor.facts},
+        *(f"{name:12} {score_text(Score(**score))}" for name, score in scores.items()),
+        f"saved in {out}: try  {predict_example(f'headhunt predict {out}', task.pair)}",
+    )
 
 
 @opt.expand
@@ -103,39 +109,6 @@ PredictionsOut = Annotated[
         "the same name becomes input_label. A folder or URL: a corpus, labelled in shards.",
     ),
 ]
-CorpusWorkers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Number of worker processes; 0 labels in this process.",
-        show_default="one per core or GPU",
-        rich_help_panel=CORPUS,
-    ),
-]
-CorpusRay = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster.", rich_help_panel=CORPUS)
-]
-Keep = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMNS",
-        help="Input columns to keep, such as id,text, or none.",
-        show_default="all",
-        rich_help_panel=CORPUS,
-    ),
-]
-Probabilities = Annotated[
-    bool,
-    typer.Option("--probabilities", help="Write the probability of every label; in a .csv file, a column for each."),
-]
-EscapeFormulas = Annotated[
-    bool,
-    typer.Option(
-        "--escape-formulas",
-        help="In a .csv file, write ' before a cell that a spreadsheet would compute, such as =1+1.",
-    ),
-]
-ShardRows = Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows per shard.", rich_help_panel=CORPUS)]
 
 
 @opt.expand
@@ -146,44 +119,37 @@ def predict(
     source: Input = None,
     out: PredictionsOut = None,
     json_: opt.Json = False,
-    task: opt.TaskName = None,
-    columns: opt.TextColumns,
-    compute: opt.Device,
-    workers: CorpusWorkers = None,
-    ray: CorpusRay = None,
-    keep: Keep = None,
-    probabilities: Probabilities = False,
-    escape_formulas: EscapeFormulas = False,
-    shard_rows: ShardRows = 16384,
+    given: Annotated[opt.Given, [*opt.PREDICTING, *opt.flags(prediction.Style)]],
+    corpus: Annotated[opt.Given, opt.flags(prediction.CorpusOptions)],
 ) -> None:
     """Predict labels for texts: arguments, the lines of a pipe, a file or a corpus.
 
     Each line of a pipe is one text. For pairs it is two texts, separated by a tab.
     """
-    from headhunt.cli import prediction
-
     check_source(texts, source)
+    task, device = given.pop("task", None), given.pop("device", None)
+    columns: opt.Given = {name: given.pop(name) for name in ("text", "text_b") if name in given}
+    style = prediction.Style(**given)
     if out and prediction.is_folder(out):
         if task is not None:
             raise HeadhuntError(
                 f"A corpus is labelled by the model of one task. Save it with  headhunt export {model} --task {task} "
                 "--out FOLDER  and give that folder without --task."
             )
-        options = {"keep": split_columns(keep), "probabilities": probabilities, "shard_rows": shard_rows}
-        prediction.predict_corpus(model, source, out, json_, workers=workers, ray=ray, **columns, **compute, **options)
-    elif workers is not None or ray or keep is not None:
-        raise HeadhuntError("--workers, --ray and --keep need a corpus: give --out FOLDER.")
-    elif probabilities and not out and not json_:
+        options = {**columns, **corpus, "device": device, "probabilities": style.probabilities}
+        prediction.predict_corpus(model, source, out, json_, options)
+    elif corpus:
+        raise HeadhuntError("--workers, --ray, --keep and --shard-rows need a corpus: give --out FOLDER.")
+    elif style.probabilities and not out and not json_:
         raise HeadhuntError("--probabilities needs a file or folder: give --out FILE.csv.")
     else:
         from headhunt.study.fork_server import without_collection
 
         with without_collection():
             from headhunt.engine import api
-        predictor = api.load(model, **compute).for_task(task)
-        file = Path(out) if out else None
-        styles = {"probabilities": probabilities, "escape_formulas": escape_formulas}
-        prediction.predict(predictor, texts, source, file, json_, columns, **styles)
+        predictor = api.load(model, device=device).for_task(task)
+        with prediction.open_writer(predictor, Path(out) if out else None, json_, style) as writer:
+            prediction.predict(predictor, texts, source, columns, writer)
 
 
 def check_source(texts: list[str] | None, source: str | None) -> None:
@@ -193,10 +159,3 @@ def check_source(texts: list[str] | None, source: str | None) -> None:
     if not texts and not source and sys.stdin.isatty():
         raise HeadhuntError("Give texts, or --input FILE, or pipe them in, one per line.")
     opt.check_file(source)
-
-
-def split_columns(keep: str | None) -> list[str] | None:
-    """Return the names of `--keep`; None for all columns."""
-    if keep is None:
-        return None
-    return [] if keep == "none" else [name.strip() for name in keep.split(",")]

@@ -41,7 +41,7 @@ def flags(*declared: type, names: str = "") -> list[Parameter]:
                 metavar=None if switch else about["metavar"],
                 help=about["about"],
                 show_default=about["shown"] or False,
-                rich_help_panel=about["heading"],
+                rich_help_panel=about["heading"] or None,
             )
             kind = about["kind"] or hint | None
             annotation: Any = Annotated[kind, flag]
@@ -160,15 +160,6 @@ Encoder = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-RunWorkers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Number of worker processes; 0 trains in this process.",
-        show_default="as in the search",
-        rich_help_panel=COMPUTE,
-    ),
-]
 Log = Annotated[
     list[str] | None,
     typer.Option(
@@ -180,17 +171,47 @@ Log = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 StepTime = Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit, such as 10m.", show_default="none")]
-Columns = Annotated[Given, flags(DataOptions, names="text text_b label")]
-TextColumns = Annotated[Given, flags(DataOptions, names="text text_b")]
-TextColumn = Annotated[Given, flags(DataOptions, names="text")]
-Table = Annotated[Given, flags(DataOptions)]
-Searching = Annotated[Given, flags(SearchOptions)]
-Cluster = Annotated[Given, flags(Resources)]
+
+
+def _parameter(name: str, annotation: Any) -> Parameter:
+    """Return an option of a group, which has no value if it is not given."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+_CLUSTER = flags(Resources)
+_LOG = _parameter("log", Log)
+_RUN_WORKERS = _parameter(
+    "workers",
+    Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of worker processes; 0 trains in this process.",
+            show_default="as in the search",
+            rich_help_panel=COMPUTE,
+        ),
+    ],
+)
+_EPOCHS = _parameter(
+    "epochs", Annotated[float | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="3")]
+)
 _TRAINING = [*flags(SearchOptions, names="seed precision device"), *flags(Resources, names="trust_remote_code")]
-Training = Annotated[Given, _TRAINING]
-Pretraining = Annotated[Given, [*flags(SearchOptions, names="max_length"), *_TRAINING]]
-_ENCODER = Parameter("encoder", Parameter.KEYWORD_ONLY, default=None, annotation=Encoder)
-Fitting = Annotated[Given, [_ENCODER, *flags(SearchOptions, names="max_length"), *_TRAINING]]
+LABELLED = flags(DataOptions, names="text text_b label")
+
+Columns = Annotated[Given, LABELLED]
+Table = Annotated[Given, flags(DataOptions)]
+Searching = Annotated[Given, [_parameter("tasks", Tasks), *flags(DataOptions), *flags(SearchOptions), *_CLUSTER, _LOG]]
+Resuming = Annotated[Given, [_RUN_WORKERS, *_CLUSTER, _LOG]]
+Evaluating = Annotated[Given, [_RUN_WORKERS, *_CLUSTER]]
+Fitting = Annotated[Given, [_parameter("encoder", Encoder), *flags(SearchOptions, names="max_length"), *_TRAINING]]
+Pretraining = Annotated[
+    Given, [*flags(DataOptions, names="text"), _EPOCHS, *flags(SearchOptions, names="max_length"), *_TRAINING]
+]
+Distilling = Annotated[Given, [*LABELLED, _EPOCHS, *_TRAINING]]
+PREDICTING = [
+    _parameter("task", TaskName),
+    *flags(DataOptions, names="text text_b"),
+    *flags(SearchOptions, names="device"),
+]
 Device = Annotated[Given, flags(SearchOptions, names="device")]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from headhunt.errors import visible
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LEADERBOARD_ROWS = 10
 END_REASONS = {"time": "time limit reached", "trials": "maximum number of trials reached", "target": "target reached"}
+SMALL_PART = 0.5  # of the training rows, below which a model could learn far more
 FEW_TEST_ROWS = 30  # with fewer, a score says next to nothing
 LARGEST_CONFUSION_MATRIX = 12  # classes; a larger table does not fit a terminal
 MODEL_NAMES = {
@@ -47,15 +49,20 @@ def say(message: str, stream: IO[str] | None = None) -> None:
     print(visible(message, keep="\n\t"), file=stream)
 
 
-def print_json(data: Mapping[str, Any]) -> None:
-    """Print one line of JSON."""
-    print(json.dumps(data, ensure_ascii=False))
+def show(as_json: bool, data: Mapping[str, Any], *lines: str) -> None:
+    """Print data as one line of JSON for programs, or else lines for people."""
+    if as_json:
+        print(json.dumps(data, ensure_ascii=False))
+        return
+    for line in lines:
+        say(line)
 
 
 def print_notes(task: Task) -> None:
     """Print what was detected in the data, and warnings about it, on standard error."""
+    width = shutil.get_terminal_size().columns
     for line in [*task.notes, *(f"note: {warning}" for warning in task.warnings)]:
-        log(line)
+        log(textwrap.fill(line, width, subsequent_indent="  ") if sys.stderr.isatty() else line)
 
 
 def predict_example(command: object, pair: bool) -> str:
@@ -63,19 +70,9 @@ def predict_example(command: object, pair: bool) -> str:
     return f"{command} " + ('"one text" "another"' if pair else '"some text"')
 
 
-def print_fit(facts: Mapping[str, Any], out: Path, pair: bool, as_json: bool) -> None:
-    """Print the test scores of a model that `fit` saved."""
-    if as_json:
-        print_json({"out": str(out), **facts})
-        return
-    for name, score in facts.get("test", {}).get("scores", {}).items():
-        say(f"{name:12} {format_score(score['value'], score['low'], score['high'])}")
-    say(f"saved in {out}: try  {predict_example(f'headhunt predict {out}', pair)}")
-
-
-def format_score(value: float, low: float, high: float) -> str:
+def score_text(score: Score) -> str:
     """Return a score with its confidence interval."""
-    return f"{value:.4f} (95 % interval {low:.4f} to {high:.4f})"
+    return f"{score.value:.4f} (95 % interval {score.low:.4f} to {score.high:.4f})"
 
 
 def print_evaluation(
@@ -90,9 +87,11 @@ def print_evaluation(
         rejection: Scores of the answers of a model that rejects texts.
     """
     if as_json:
-        print_json(evaluation.to_dict() | ({"rejection": asdict(rejection)} if rejection else {}))
+        show(True, evaluation.to_dict() | ({"rejection": asdict(rejection)} if rejection else {}))
         return
     from rich.table import Table
+
+    from headhunt.report.words import rejection_words
 
     console = _console()
     scores = Table("metric", "value", "95 % interval", title=f"{evaluation.rows:,} rows", title_justify="left")
@@ -113,35 +112,20 @@ def print_evaluation(
         console.print(table)
     if rejection:
         console.print("All of these count every text as answered.")
-        console.print(_rejection_words(rejection, "rows"))
-
-
-def _rejection_words(rejection: RejectionScores, rows: str) -> str:
-    """Return coverage and accuracy of a model that rejects texts, in one sentence or two."""
-    inside = rows if rejection.label is None else f"{rows} of other classes than {rejection.label}"
-    words = (
-        f"the model answers {rejection.coverage:.1%} of the {inside}; {rejection.accuracy:.1%} of these answers "
-        f"are correct, against {rejection.accuracy_of_all:.1%} if it answered all"
-    )
-    if rejection.outside_rejected is None:
-        return words
-    return f"{words}; it rejects {rejection.outside_rejected:.1%} of the {rejection.outside_rows:,} {rejection.label}"
+        console.print(rejection_words(rejection, "rows", rejection.label))
 
 
 def print_corpus(summary: Summary, out: str, as_json: bool) -> None:
     """Print how many rows of a corpus were labelled and, on standard error, the files that could not be read."""
-    if as_json:
-        print_json(asdict(summary))
-    else:
-        say(f"{summary.labelled:,} of {summary.rows:,} rows labelled in {summary.seconds:,.0f} s, in {out}")
-        for problem, rows in summary.problems.items():
-            say(f"without a label: {rows:,} rows, {problem}")
+    unlabelled = [f"without a label: {rows:,} rows, {problem}" for problem, rows in summary.problems.items()]
+    done = f"{summary.labelled:,} of {summary.rows:,} rows labelled in {summary.seconds:,.0f} s, in {out}"
+    show(as_json, asdict(summary), done, *unlabelled)
     for path, reason in summary.unreadable.items():
         log(f"not read: {visible(path)}: {visible(reason)}")
 
 
 def print_search(search: Search, as_json: bool, *, leaderboard: bool = True) -> None:
-    """Print the state of a search: its best trials, its result and its model."""
+    """Print the state of a search: its best trials, its result and what to do next."""
     if as_json:
         print(json.dumps(search_data(search)))
         return
@@ -149,19 +133,35 @@ def print_search(search: Search, as_json: bool, *, leaderboard: bool = True) -> 
     if leaderboard:
         print_leaderboard(search, console)
     print_result(search, console)
-    if not leaderboard:
-        console.print(f"{'SEARCH':<9}{_end_words(search.state)}")
-    model = search.model_dir
-    if model is None:
+    _print_line(console, "SEARCH", _end_words(search.state))
+    if search.model_dir is None:
         console.print("no model yet")
         return
+    for number, (what, how) in enumerate(_next_steps(search)):
+        console.print(f"{'' if number else 'NEXT':<9}{what:<18} {visible(how)}", soft_wrap=True)
+
+
+def _print_line(console: Console, label: str, text: str) -> None:
+    """Print text after its heading; on a terminal, a long one continues below its first word."""
+    line = f"{label:<9}{visible(text)}"
+    if console.is_terminal:
+        line = textwrap.fill(line, console.width, subsequent_indent=" " * 9, break_on_hyphens=False)
+    console.print(line, style="bold" if label == "RESULT" else "", soft_wrap=True)
+
+
+def _next_steps(search: Search) -> Iterator[tuple[str, str]]:
+    """Yield what a user does next, and the command for it."""
+    from headhunt.report.terminal import short_path
+
     first = next(iter(search.task.tasks), None)
-    command = f"headhunt predict {model}" + (f" --task {first.name}" if first else "")
-    example = predict_example(command, first.pair if first else search.task.pair)
-    console.print(f"{'NEXT':<9}{example}", soft_wrap=True)
-    if not first:
-        file = f"headhunt predict {model} --input new.csv --out labeled.csv"
-        console.print(f"{'':<9}{file}", soft_wrap=True)
+    command = shlex.join(["headhunt", "predict", str(short_path(search.model_dir or search.run_dir))])
+    if search.directory.report.is_file():
+        yield "see the mistakes", f"report in {short_path(search.directory.report)}"
+    if first:
+        yield "try a text", predict_example(f"{command} --task {first.name}", first.pair)
+    else:
+        yield "try a text", predict_example(command, search.task.pair)
+        yield "label a file", f"{command} --input new.csv --out labeled.csv"
 
 
 def search_data(search: Search) -> dict[str, Any]:
@@ -190,54 +190,56 @@ def print_leaderboard(search: Search, console: Console) -> None:
     from headhunt.spec import describe
 
     state, board = search.state, search.leaderboard()
-    table = Table("trial", find_metric(search.settings.metric).score_name, "rung", "seconds", "candidate")
-    for row in [
-        *board[:LEADERBOARD_ROWS],
-        *(row for row in board[LEADERBOARD_ROWS:] if state.plain and row.trial == state.plain.number),
-    ]:
-        table.add_row(str(row.trial), f"{row.score:.4f}", str(row.rung), f"{row.seconds:.0f}", describe(row.spec))
-    console.print(table)
+    fractions = state.started.fractions if state.started else ()
+    table = Table("trial", find_metric(search.settings.metric).score_name, "training", "seconds", "candidate")
+    for place, row in enumerate(board):
+        if place < LEADERBOARD_ROWS or (state.plain and row.trial == state.plain.number):
+            share = f"{fractions[row.rung]:.0%}" if row.rung < len(fractions) else ""
+            table.add_row(str(row.trial), f"{row.score:.4f}", share, f"{row.seconds:.0f}", describe(row.spec))
+    if board:
+        console.print(table)
     if len({row.rung for row in board}) > 1:
-        console.print("A higher rung means more training; compare scores within a rung.")
-    console.print(_end_words(state))
+        console.print("Compare scores after the same share of training.")
 
 
 def _end_words(state: State) -> str:
     """Return how far a search has come, and why it ended."""
-    from headhunt.report.terminal import count_results
+    from headhunt.report.terminal import format_duration
 
     end = f"{len(state.running)} running at the last update"
     if state.ended is not None:
         end = f"ended: {END_REASONS.get(state.ended, state.ended)}"
-    return f"{count_results(state)} in {state.elapsed:.0f} s of search; {end}"
+    return f"{len(state.trials)} candidates tried in {format_duration(state.elapsed)}; {end}"
 
 
 def print_result(search: Search, console: Console) -> None:
-    """Print what the delivered model reaches, whether it is better than the usual head, and what to do next."""
-    result = search.result
-    if result is None:
-        return
-    for label, text in result_lines(search, result):
-        console.print(f"{label:<9}{visible(text)}", style="bold" if label == "RESULT" else "", soft_wrap=True)
+    """Print what the delivered model reaches, whether it is better than the usual head, and what it is."""
+    if search.result is not None:
+        for label, text in result_lines(search, search.result):
+            _print_line(console, label, text)
 
 
 def result_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, str]]:
     """Yield the lines of a result, each with its heading."""
-    test, verdict = result.test, result.verdict
+    from headhunt.report.terminal import short_path
+    from headhunt.report.words import rejection_words, verdict_words
+
+    test, verdict, rows = result.test, result.verdict, search.task.rows["train"]
     if test is not None and test.rows < FEW_TEST_ROWS:
         yield "WARNING", f"{test.rows} test rows say next to nothing about the score"
+    if result.trained_rows is not None and result.trained_rows < SMALL_PART * rows:
+        yield "WARNING", f"the model has learned from {result.trained_rows:,} of {rows:,} training rows; give more time"
     scores = test.scores.get(verdict.delivered) if test is not None else None
     if test is not None and scores is not None:
         yield "RESULT", f"{_score_words(scores[result.metric], result.metric)} on {test.rows:,} test rows"
     else:
         yield "RESULT", "not tested"
-    command = shlex.join(["headhunt", "verdict", str(search.run_dir)])
-    yield "BETTER?", verdict.sentence.replace("headhunt verdict RUN", command)
+    yield "BETTER?", verdict_words(result, short_path(search.run_dir))
     others = {name: each for name, each in (test.scores if test else {}).items() if name != verdict.delivered}
     for name, each in others.items():
         yield "", f"{MODEL_NAMES[name]}: {_score_words(each[result.metric], result.metric)}"
     if test is not None and test.rejection is not None:
-        yield "", _rejection_words(test.rejection, "test rows")
+        yield "", rejection_words(test.rejection, "test rows", test.rejection.label)
     for task in test.tasks if test is not None else ():
         known = ", ".join(f"{MODEL_NAMES[name]} {each[task.metric].value:.4f}" for name, each in task.scores.items())
         yield "TASK", f"{task.name}, {task.metric} on {task.rows:,} test rows: {known}"
@@ -250,13 +252,14 @@ def result_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, st
 
 def _model_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, str]]:
     """Yield what the delivered model is, what it has learned from and what it costs."""
-    from headhunt.spec import describe
+    from headhunt.report.terminal import short_path
+    from headhunt.report.words import model_words
 
     delivered = result.winner or result.plain
     if result.model is None or delivered is None:
         return
-    kind = describe(delivered.spec) if result.verdict.delivered != "ensemble" else MODEL_NAMES["ensemble"]
-    yield "MODEL", f"{search.directory.model}  {kind}"
+    kind = model_words(delivered.spec) if result.verdict.delivered != "ensemble" else MODEL_NAMES["ensemble"]
+    yield "MODEL", f"{short_path(search.directory.model)}  {kind}"
     facts = []
     if result.trained_rows is not None:
         facts.append(f"trained on {result.trained_rows:,} of {search.task.rows['train']:,} rows")
@@ -266,7 +269,7 @@ def _model_lines(search: Search, result: SearchResult) -> Iterator[tuple[str, st
     if facts:
         yield "", "; ".join(facts)
     if result.ensemble and result.verdict.delivered != "ensemble":
-        yield "", f"ensemble, as one model: {search.run_dir / result.ensemble}"
+        yield "", f"ensemble, as one model: {short_path(search.run_dir / result.ensemble)}"
 
 
 def _score_words(score: Score, metric: str) -> str:
@@ -295,27 +298,25 @@ def _weakest(test: TestResult, role: str, labels: Sequence[str]) -> str:
 
 def print_ablation(ablation: AblationResult, as_json: bool) -> None:
     """Print how much each part of the winner contributes to its score."""
-    if as_json:
-        from headhunt.run.schema import dump
-
-        print_json(dump(ablation))
-        return
     from headhunt.evaluation import find_metric
+    from headhunt.run.schema import dump
 
     metric = find_metric(ablation.metric).name
-    say(f"winner: {metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows")
-    say("change of the score without this part (95 % interval); below 0: the part helps")
-    for item in ablation.items:
-        say(f"{item.difference:+.4f}  ({item.low:+.4f} to {item.high:+.4f})  {item.name}")
-    for name in ablation.failed:
-        say(f"not evaluated: {name}")
+    show(
+        as_json,
+        dump(ablation),
+        f"winner: {metric} {ablation.base.value:.4f} on {ablation.rows:,} validation rows",
+        "change of the score without this part (95 % interval); below 0: the part helps",
+        *(f"{each.difference:+.4f}  ({each.low:+.4f} to {each.high:+.4f})  {each.name}" for each in ablation.items),
+        *(f"not evaluated: {name}" for name in ablation.failed),
+    )
 
 
 def print_space(space: Space, as_json: bool) -> None:
     """Print the tree of a search space with its ranges, the meaning of its options, and its size."""
     size = space.size()
     if as_json:
-        print_json({**space.to_dict(), "architectures": size})
+        show(True, {**space.to_dict(), "architectures": size})
         return
     from rich.console import Console
     from rich.tree import Tree

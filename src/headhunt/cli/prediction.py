@@ -9,6 +9,8 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import typer
 
 from headhunt.cli.output import log, print_corpus
 from headhunt.errors import HeadhuntError, visible
+from headhunt.run.settings import check_number, option
 
 if TYPE_CHECKING:
     from headhunt.evaluation import Prediction
@@ -24,20 +27,41 @@ if TYPE_CHECKING:
 FIRST_BATCH, LARGEST_BATCH = 8, 1024  # lines of a pipe; the first batches are small, so that output starts at once
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins so
 FILE_SUFFIXES = (".csv", ".jsonl")
+CORPUS = "Corpus (if --out is a folder or URL)"
 
 Batch = tuple[list[str], list[str] | None]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How predictions are written."""
+
+    probabilities: bool = option(
+        False, "Write the probability of every label; in a .csv file, a column for each.", heading=""
+    )
+    escape_formulas: bool = option(
+        False, "In a .csv file, write ' before a cell that a spreadsheet would compute, such as =1+1.", heading=""
+    )
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """The options of labelling a corpus, as for `delivery.corpus.label_corpus`."""
+
+    workers: int | None = option(
+        None, "Number of worker processes; 0 labels in this process.", "N", CORPUS, shown="one per core or GPU"
+    )
+    ray: str | None = option(None, "Address of a Ray cluster.", "ADDRESS", CORPUS)
+    keep: str | None = option(None, "Input columns to keep, such as id,text, or none.", "COLUMNS", CORPUS, shown="all")
+    shard_rows: int = option(16_384, "Number of rows per shard.", "N", CORPUS)
 
 
 def predict(
     predictor: Predictor,
     texts: list[str] | None,
     source: str | None,
-    out: Path | None,
-    as_json: bool,
     columns: Mapping[str, str],
-    *,
-    probabilities: bool = False,
-    escape_formulas: bool = False,
+    writer: PredictionWriter,
 ) -> None:
     """Predict labels for texts, for a file, or for the lines of standard input.
 
@@ -45,21 +69,15 @@ def predict(
         predictor: The model.
         texts: Texts of the command line.
         source: A file, or "-" for standard input.
-        out: A .csv or .jsonl file; standard output if None.
-        as_json: Write JSON lines.
         columns: The text columns of the file, as for `load_texts`.
-        probabilities: Add a column for the probability of each label to a .csv file.
-        escape_formulas: Write an apostrophe before cells of a .csv file that a spreadsheet would compute.
+        writer: Writes the predictions.
     """
-    labels = list(predictor.labels) if probabilities else []
-    with open_writer(out, as_json, predictor.pair, predictor.rejection is not None, labels) as writer:
-        writer.escape_formulas = escape_formulas
-        if source and source != "-":
-            predict_file(predictor, source, columns, writer)
-            return
-        for first, second in split_pairs(texts, predictor.pair) if texts else read_lines(predictor.pair):
-            cells = {"text": first} if second is None else {"text": first, "text_b": second}
-            writer.write(cells, predictor.predict(first, second))
+    if source and source != "-":
+        predict_file(predictor, source, columns, writer)
+        return
+    for first, second in split_pairs(texts, predictor.pair) if texts else read_lines(predictor.pair):
+        cells = {"text": first} if second is None else {"text": first, "text_b": second}
+        writer.write(cells, predictor.predict(first, second))
 
 
 def predict_file(predictor: Predictor, source: str, columns: Mapping[str, str], writer: PredictionWriter) -> None:
@@ -78,15 +96,18 @@ def predict_file(predictor: Predictor, source: str, columns: Mapping[str, str], 
             writer.write(cells, map(predictor.prediction, outputs))
 
 
-def predict_corpus(model: Path, source: str | None, out: str, as_json: bool, **options: Any) -> None:
+def predict_corpus(model: Path, source: str | None, out: str, as_json: bool, options: Mapping[str, Any]) -> None:
     """Label a corpus and print a summary. Exit with code 3 if some files could not be read."""
     if not source or source == "-":
         raise HeadhuntError("A corpus needs --input: a file, a folder, a 'pattern*' or a URL.")
     from headhunt.delivery.corpus import label_corpus
     from headhunt.report.terminal import RowsView
 
+    kept = options.get("keep")
+    keep = kept and ([] if kept == "none" else [name.strip() for name in kept.split(",")])
+    check_number(options.get("shard_rows"), "shard_rows", 1)
     try:
-        summary = label_corpus(model, source, out, view=RowsView(), **options)
+        summary = label_corpus(model, source, out, view=RowsView(), **{**options, "keep": keep})
     except KeyboardInterrupt:
         log("the labelled shards are kept; the same command goes on from there")
         raise
@@ -123,7 +144,14 @@ def split_pairs(texts: list[str], pair: bool) -> Iterator[Batch]:
 
 def read_lines(pair: bool) -> Iterator[Batch]:
     """Yield the lines of standard input in batches of growing size."""
-    size, rows = FIRST_BATCH, []
+    rows, size = _split_lines(pair), FIRST_BATCH
+    while batch := list(islice(rows, size)):
+        yield [row[0] for row in batch], [row[1] for row in batch] if pair else None
+        size = min(LARGEST_BATCH, size * 2)
+
+
+def _split_lines(pair: bool) -> Iterator[list[str]]:
+    """Yield the text or the two texts of each line of standard input."""
     try:
         for number, line in enumerate(io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig"), 1):
             row = line.rstrip("\r\n").split("\t") if pair else [line.rstrip("\r\n")]
@@ -131,18 +159,9 @@ def read_lines(pair: bool) -> Iterator[Batch]:
                 raise HeadhuntError(
                     f"Each line must hold two texts with one tab between; line {number} has {len(row)}."
                 )
-            rows.append(row)
-            if len(rows) == size:
-                yield _batch(rows, pair)
-                size, rows = min(LARGEST_BATCH, size * 2), []
+            yield row
     except UnicodeDecodeError as error:
         raise HeadhuntError(f"The piped text must be UTF-8; found other bytes ({error.reason}).") from None
-    if rows:
-        yield _batch(rows, pair)
-
-
-def _batch(rows: list[list[str]], pair: bool) -> Batch:
-    return [row[0] for row in rows], [row[1] for row in rows] if pair else None
 
 
 class PredictionWriter:
@@ -150,41 +169,46 @@ class PredictionWriter:
 
     Args:
         stream: The text stream to write to.
-        style: "json", "csv", or "plain" for labels without the input.
+        kind: "json", "csv", or "plain" for labels without the input.
         rejects: Whether the model rejects texts: add a column that says which.
         labels: Labels whose probabilities get a column each in CSV.
+        escape_formulas: Write an apostrophe before cells of CSV that a spreadsheet would compute.
     """
 
-    def __init__(self, stream: IO[str], style: str, rejects: bool = False, labels: Sequence[str] = ()) -> None:
-        self.stream, self.style, self.started = stream, style, False
-        self.escape_formulas = False
-        self.table, self.labels = csv.writer(stream), labels
-        self.added = ["label", "probability", *(["probabilities"] if style == "json" else [])]
-        self.added += [f"probability_{label}" for label in labels if style == "csv"]
-        self.added += ["rejected"] if rejects else []
+    def __init__(
+        self,
+        stream: IO[str],
+        kind: str,
+        rejects: bool = False,
+        labels: Sequence[str] = (),
+        escape_formulas: bool = False,
+    ) -> None:
+        self.stream, self.kind, self.labels, self.escape_formulas = stream, kind, labels, escape_formulas
+        self.table, self.started = csv.writer(stream), False
+        probabilities = ["probabilities"] if kind == "json" else [f"probability_{label}" for label in labels]
+        self.added = ["label", "probability", *probabilities, *(["rejected"] if rejects else [])]
 
     def write(self, columns: dict[str, list[Any]], predictions: Iterable[Prediction]) -> None:
         """Write rows. An input column named like an added one becomes `input_NAME`, as in a corpus."""
         names = rename_columns(list(columns), self.added)
-        if self.style == "csv" and not self.started:
+        if self.kind == "csv" and not self.started:
             self._write_cells([*names, *self.added])
         self.started = True
         for *cells, prediction in zip(*columns.values(), predictions, strict=True):
-            self._write_row(dict(zip(names, cells, strict=True)), prediction)
+            if self.kind == "json":
+                added = {name: getattr(prediction, name) for name in self.added}
+                print(to_json(dict(zip(names, cells, strict=True)) | added), file=self.stream)
+            else:
+                self._write_row(cells, prediction)
         self.stream.flush()
 
-    def _write_row(self, row: dict[str, Any], prediction: Prediction) -> None:
+    def _write_row(self, cells: list[Any], prediction: Prediction) -> None:
         label, probability = prediction.label, prediction.probability
-        if self.style == "json":
-            row |= {"label": label, "probability": probability, "probabilities": prediction.probabilities}
-            row |= {"rejected": prediction.rejected} if "rejected" in self.added else {}
-            print(to_json(row), file=self.stream)
-            return
         name = "|".join(label) if isinstance(label, list) else "" if label is None else label
-        if self.style == "csv":
-            added = [prediction.probabilities[label] for label in self.labels]
-            added += [prediction.rejected] if "rejected" in self.added else []
-            self._write_cells([*map(format_cell, row.values()), name, probability, *added])
+        if self.kind == "csv":
+            rejected = [prediction.rejected] if "rejected" in self.added else []
+            probabilities = [prediction.probabilities[each] for each in self.labels]
+            self._write_cells([*map(format_cell, cells), name, probability, *probabilities, *rejected])
         else:
             name = visible(name)
             print(name if probability is None else f"{name}\t{probability:.4f}", file=self.stream)
@@ -196,25 +220,22 @@ class PredictionWriter:
 
 
 @contextmanager
-def open_writer(
-    out: Path | None, as_json: bool, pair: bool, rejects: bool = False, labels: Sequence[str] = ()
-) -> Iterator[PredictionWriter]:
+def open_writer(predictor: Predictor, out: Path | None, as_json: bool, style: Style) -> Iterator[PredictionWriter]:
     """Open a writer to a file, which appears only when the block ends without an error, or to standard output.
 
     Args:
+        predictor: The model.
         out: The file; standard output if None.
         as_json: Write JSON lines whatever the suffix.
-        pair: Name two text columns in the header of an empty table.
-        rejects: Add a column for rejected texts.
-        labels: Labels whose probabilities get a column each in CSV.
+        style: What is written.
 
     Raises:
         HeadhuntError: If the file cannot be written.
     """
     from headhunt.storage import atomic_file
 
-    json_lines = as_json or bool(out and out.suffix == ".jsonl")
-    style = "json" if json_lines else "csv" if out else "plain"
+    kind = "json" if as_json or (out and out.suffix == ".jsonl") else "csv" if out else "plain"
+    labels = predictor.labels if style.probabilities else ()
     with ExitStack() as stack:
         stream: IO[str] = sys.stdout
         if out:
@@ -224,10 +245,10 @@ def open_writer(
                 message = f"--out must be a file that can be written; {out}: {error.strerror}."
                 raise HeadhuntError(message) from None
             stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = PredictionWriter(stream, style, rejects, labels)
+        writer = PredictionWriter(stream, kind, predictor.rejection is not None, labels, style.escape_formulas)
         yield writer
         if not writer.started:  # no texts: a table without rows
-            writer.write({name: [] for name in (("text", "text_b") if pair else ("text",))}, [])
+            writer.write({name: [] for name in (("text", "text_b") if predictor.pair else ("text",))}, [])
         stream.flush()
 
 

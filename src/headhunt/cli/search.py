@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from time import time as clock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import (
-    print_ablation,
-    print_notes,
-    print_search,
-    print_space,
-)
-from headhunt.errors import HeadhuntError
+from headhunt.cli.output import log, print_ablation, print_notes, print_search, print_space
+from headhunt.errors import HeadhuntError, ModelError
 from headhunt.run.settings import SearchOptions, read_config, write_config
 from headhunt.spec import DEFAULT_ENCODER
 
@@ -43,18 +39,16 @@ def search(
         bool, typer.Option("--dry-run", help="Check data and encoder, print the plan, and train nothing.")
     ] = False,
     json_: opt.Json = False,
-    tasks: opt.Tasks = None,
-    table: opt.Table,
-    options: opt.Searching,
-    cluster: opt.Cluster,
-    log: opt.Log = None,
+    given: opt.Searching,
 ) -> None:
     """Search for the best head and training recipe, and save the best model.
 
     Press Ctrl-C once to end the search within a minute, with the best model so far; twice to stop at once.
     """
     started = clock()
-    given = {**(read_config(config) if config else {}), **table, **options}
+    tasks, callbacks = given.pop("tasks", None), given.pop("log", [])
+    cluster = {name: given.pop(name) for name in ("ray", "trust_remote_code") if name in given}
+    given = {**(read_config(config) if config else {}), **given}
     options = {name: value for name, value in given.items() if name in SearchOptions.__dataclass_fields__}
     table = {name: value for name, value in given.items() if name not in options}
     chosen = SearchOptions(**options)
@@ -82,9 +76,8 @@ def search(
     if dry_run:
         print(engine.plan(task, **options, **cluster).sentence)
         return
-    limit: dict[str, Any] = {"started": started - overhead(chosen.time)}
-    callbacks = [search_view(), *(log or ())]
-    end_search(engine.search(task, out=out, callbacks=callbacks, **limit, **options, **cluster), json_)
+    shown: dict[str, Any] = {"started": started - overhead(chosen.time), "callbacks": [search_view(), *callbacks]}
+    end_search(engine.search(task, out=out, **shown, **options, **cluster), json_)
 
 
 @opt.expand
@@ -101,9 +94,7 @@ def resume(
         int | None, typer.Option(metavar="N", help="Maximum number of trials, earlier ones included.")
     ] = None,
     json_: opt.Json = False,
-    workers: opt.RunWorkers = None,
-    cluster: opt.Cluster,
-    log: opt.Log = None,
+    given: opt.Resuming,
 ) -> None:
     """Resume a search that was stopped, or continue one that has ended.
 
@@ -112,8 +103,8 @@ def resume(
     from headhunt.engine import search as engine
     from headhunt.report.terminal import search_view
 
-    callbacks = [search_view(), *(log or ())]
-    end_search(engine.resume(run, time=time, trials=trials, callbacks=callbacks, workers=workers, **cluster), json_)
+    callbacks = [search_view(), *given.pop("log", [])]
+    end_search(engine.resume(run, time=time, trials=trials, callbacks=callbacks, **given), json_)
 
 
 @opt.expand
@@ -125,8 +116,7 @@ def verdict(
     ] = 3,
     time: opt.StepTime = None,
     json_: opt.Json = False,
-    workers: opt.RunWorkers = None,
-    cluster: opt.Cluster,
+    given: opt.Evaluating,
 ) -> None:
     """Compare the winner of a search with the plain head again, each trained with several seeds.
 
@@ -135,9 +125,7 @@ def verdict(
     from headhunt.engine import search as engine
     from headhunt.report.terminal import search_view
 
-    end_search(
-        engine.verdict(run, seeds=seeds, time=time, callbacks=[search_view()], workers=workers, **cluster), json_
-    )
+    end_search(engine.verdict(run, seeds=seeds, time=time, callbacks=[search_view()], **given), json_)
 
 
 @opt.expand
@@ -147,8 +135,7 @@ def ablate(
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Training runs of each variant.")] = 1,
     time: opt.StepTime = None,
     json_: opt.Json = False,
-    workers: opt.RunWorkers = None,
-    cluster: opt.Cluster,
+    given: opt.Evaluating,
 ) -> None:
     """Measure how much each part of the winner contributes to its score.
 
@@ -159,11 +146,43 @@ def ablate(
     from headhunt.engine import search as engine
     from headhunt.report.terminal import search_view
 
-    print_ablation(
-        engine.ablate(run, seeds=seeds, time=time, callbacks=[search_view()], workers=workers, **cluster), json_
-    )
+    print_ablation(engine.ablate(run, seeds=seeds, time=time, callbacks=[search_view()], **given), json_)
     if not json_:
         report(run)
+
+
+def demo(
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only write the data to this CSV file, to try commands on.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run directory.")] = Path("demo"),
+    time: Annotated[str, typer.Option(metavar="DURATION", help="Total time limit.")] = "90s",
+    encoder: Annotated[
+        str | None, typer.Option(metavar="ENCODER", help="Encoder: Hugging Face name or folder.")
+    ] = None,
+) -> None:
+    """Run a search on 400 questions to a bank, which come with the package, and show what to try next."""
+    from headhunt.data.datasets import DEMO
+
+    if csv is not None:
+        if csv.exists():
+            raise HeadhuntError(f"--csv must be a new file; {csv} exists. Give another name.")
+        shutil.copyfile(DEMO, csv)
+        print(f"400 rows in {csv}: try  headhunt search {csv} --time 2m --out run")
+        return
+    from headhunt.engine.encoders import find_encoder
+
+    opt.check_out(out)
+    try:
+        name = find_encoder(encoder or DEFAULT_ENCODER)
+    except ModelError:
+        raise HeadhuntError(
+            f"The demo needs an encoder, and {encoder or DEFAULT_ENCODER} is not here: connect to the network once, or "
+            "give one with  headhunt demo --encoder FOLDER."
+        ) from None
+    search(data=str(DEMO), out=out, time=time, encoder=[name])
+    print(f"{'':<9}measure its parts  headhunt ablate {out}")
+    print(f"{'':<9}own experiments    headhunt demo --csv reviews.csv")
 
 
 def report(run: opt.RunFolder) -> None:
@@ -223,6 +242,45 @@ def space(
         print(chosen.draw(seed * 1_000_003 + number, encoder=encoder, pair=pair).to_json())
 
 
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the experiment.", exists=True)],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the experiment.", show_default="runs/NAME")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that paths are relative to.", show_default="that of the file"),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="AXIS=NAME", help="Only some searches: set=rte. May be repeated.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster; local starts Ray on this machine.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with an encoder.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the searches and their time.")] = False,
+) -> None:
+    """Run a grid of searches from a file and compare them; repeat the command to continue."""
+    from headhunt.engine.experiment import experiment as run
+    from headhunt.report.terminal import format_duration
+
+    folder = out or Path("runs") / file.stem
+    options: dict[str, Any] = {"only": only or (), "ray": ray, "trust_remote_code": trust_remote_code}
+    rows = run(file, out=folder, data=data, dry_run=dry_run, progress=log, **options)
+    if dry_run:
+        for row in rows:
+            print(*(f"{name}={value}" for name, value in row.items() if value not in (None, False)))
+        left = sum(row["seconds"] or 0.0 for row in rows if not row["finished"])
+        print(f"{len(rows)} searches, {format_duration(left)} left")
+        return
+    for row in (row for row in rows if "error" in row):
+        log(f"error: {row['set']}, {row['encoder']}, seed {row['seed']}: {row['error']}")
+    if (folder / "table.md").is_file():
+        print((folder / "table.md").read_text(encoding="utf-8"))
+
+
 def load_data(data: str | None, tasks: str | None, max_rows: int | None, seed: int, table: dict[str, Any]) -> Task:
     """Load one task or several.
 
@@ -249,14 +307,16 @@ def overhead(seconds: float | None) -> float:
 
 
 def end_search(search: Search, as_json: bool) -> None:
-    """Print the result of a search and write its report.
+    """Write the report of a search and print its result.
 
     Raises:
         HeadhuntError: If there is no model.
     """
-    print_search(search, as_json, leaderboard=search.result is None)
+    from headhunt.report import write
+
     if not as_json:
-        report(search.run_dir)
+        write(search.run_dir)
+    print_search(search, as_json, leaderboard=search.result is None)
     if search.model_dir is None:
         run = search.run_dir
         raise HeadhuntError(f"{run} has no model yet. Continue the search: headhunt resume {run} --time 10m")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import format_score, print_json
+from headhunt.cli.output import score_text, show
 
 TextsFile = Annotated[
     str,
@@ -16,7 +16,6 @@ TextsFile = Annotated[
         metavar="FILE", help="Texts without labels: CSV, TSV, JSONL, Parquet, or .txt with one text per line."
     ),
 ]
-Epochs = Annotated[float, typer.Option(metavar="N", help="Passes over the texts.")]
 
 
 @opt.expand
@@ -27,8 +26,6 @@ def pretrain(
     ],
     texts: TextsFile,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the new encoder.")],
-    columns: opt.TextColumn,
-    epochs: Epochs = 3.0,
     time: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="Time limit, such as 10m: fewer epochs then.", show_default="none"),
@@ -43,27 +40,20 @@ def pretrain(
     opt.check_out(out)
     from headhunt.engine import api
     from headhunt.report.terminal import training_bar
+    from headhunt.run.schema import dump
 
-    with training_bar("training") as show:
-        done = api.pretrain(
-            encoder,
-            texts,
-            out=out,
-            epochs=epochs,
-            time=time,
-            on_report=show,
-            **columns,
-            **training,
-        )
-    if json_:
-        from headhunt.run.schema import dump
-
-        print_json({"out": str(out), **dump(done)})
-        return
-    print(f"{done.texts:,} texts, {done.epochs:g} epochs, {done.steps:,} steps{' (from the cache)' * done.cached}")
-    if done.first_loss is not None:
-        print(f"loss {done.first_loss:.3f} at first, {done.last_loss:.3f} at the end")
-    print(f"saved in {out}: try  headhunt search DATA --encoder {encoder},{out}")
+    with training_bar("training") as follow:
+        done = api.pretrain(encoder, texts, out=out, time=time, on_report=follow, **training)
+    losses = (
+        [] if done.first_loss is None else [f"loss {done.first_loss:.3f} at first, {done.last_loss:.3f} at the end"]
+    )
+    show(
+        json_,
+        {"out": str(out), **dump(done)},
+        f"{done.texts:,} texts, {done.epochs:g} epochs, {done.steps:,} steps{' (from the cache)' * done.cached}",
+        *losses,
+        f"saved in {out}: try  headhunt search DATA --encoder {encoder},{out}",
+    )
 
 
 @opt.expand
@@ -81,26 +71,24 @@ def distil(
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to save the student in.")],
     test: Annotated[str | None, typer.Option(metavar="FILE", help="Labelled rows to score both models on.")] = None,
-    columns: opt.Columns,
-    epochs: Epochs = 3.0,
     json_: opt.Json = False,
-    training: opt.Training,
+    training: opt.Distilling,
 ) -> None:
     """Train a student with a smaller encoder to predict what a saved model predicts, and measure both."""
     opt.check_out(out)
     from headhunt.engine.distillation import distil as run
     from headhunt.report.terminal import training_bar
 
-    with training_bar("training") as show:
-        done = run(
-            model, texts, encoder=encoder, out=out, test=test, epochs=epochs, on_report=show, **columns, **training
-        )
-    if json_:
-        print_json({"out": str(out), **done.to_dict()})
-        return
+    with training_bar("training") as follow:
+        done = run(model, texts, encoder=encoder, out=out, test=test, on_report=follow, **training)
+    lines = []
     for name, each in (("teacher", done.teacher), ("student", done.student)):
-        print(f"{name}: {each.cost.latency['1'].p50_ms:.1f} ms per text, {each.cost.megabytes:.0f} MB")
-        for metric, score in each.scores.items():
-            print(f"  {metric:12} {format_score(score.value, score.low, score.high)}")
-    print(f"they agree on {done.agreement:.1%} of texts that the student has not seen")
-    print(f"saved in {out}: try  headhunt predict {out}")
+        lines.append(f"{name}: {each.cost.latency['1'].p50_ms:.1f} ms per text, {each.cost.megabytes:.0f} MB")
+        lines += [f"  {metric:12} {score_text(score)}" for metric, score in each.scores.items()]
+    show(
+        json_,
+        {"out": str(out), **done.to_dict()},
+        *lines,
+        f"they agree on {done.agreement:.1%} of texts that the student has not seen",
+        f"saved in {out}: try  headhunt predict {out}",
+    )

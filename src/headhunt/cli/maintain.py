@@ -1,4 +1,4 @@
-"""The command that describes this installation and machine."""
+"""Commands that describe this installation and machine, and show and free disk space."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from headhunt.cli import options as opt
-from headhunt.cli.output import print_json
+from headhunt.cli.output import show
 
 EXTRAS = {
     "cluster": "ray",
@@ -24,6 +26,41 @@ EXTRAS = {
 }
 """A package of each extra, by which it is recognized."""
 LEAST_MEMORY, LEAST_DISK = 4.0, 10.0  # GB
+CACHED = {
+    "tables": "data files in the form of Arrow",
+    "activations": "outputs of frozen layers",
+    "exports": "models in the form of ONNX",
+    "encoders": "encoders that were trained further",
+}
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything in the cache.")] = False,
+    json_: opt.Json = False,
+) -> None:
+    """Show the cache and its size, or clear it. Everything in it can be computed again."""
+    from headhunt import storage
+
+    root = storage.cache_root()
+    removed = sum(storage.prune_cache(name, max_bytes=-1) for name in CACHED) if clear else 0
+    sizes = {name: storage.directory_size(root / name) for name in CACHED}
+    end = f"{root}: removed {removed / 1e6:,.1f} MB" if clear else f"{root}; clear it with  headhunt cache --clear"
+    lines = [f"{size / 1e6:10,.1f} MB  {name}: {CACHED[name]}" for name, size in sizes.items()]
+    show(json_, {"folder": str(root), "bytes": sizes, "removed": removed}, *lines, end)
+
+
+def clean(run: opt.RunFolder, json_: opt.Json = False) -> None:
+    """Remove the checkpoints of a run that nothing needs. Its models, scores and report stay.
+
+    If the search is resumed, trials without a checkpoint are trained from the start.
+    """
+    from headhunt import storage
+    from headhunt.run.directory import RunDirectory
+    from headhunt.run.ledger import clean
+
+    removed, left = clean(RunDirectory(run)), storage.directory_size(run)
+    facts = {"run": str(run), "removed": removed, "bytes": left}
+    show(json_, facts, f"{run}: removed {removed / 1e6:,.1f} MB; {left / 1e6:,.1f} MB are left")
 
 
 def doctor(json_: opt.Json = False) -> None:
@@ -51,13 +88,8 @@ def doctor(json_: opt.Json = False) -> None:
         "offline": constants.HF_HUB_OFFLINE,
     }
     advice = find_advice(gpu, available_memory() / 1e9, shutil.disk_usage(place).free / 1e9, torch.get_num_threads())
-    if json_:
-        print_json({**facts, "advice": advice})
-        return
-    for name, value in facts.items():
-        print(f"{name}: {value}")
-    for line in advice:
-        print(f"faster: {line}")
+    lines = [*(f"{name}: {value}" for name, value in facts.items()), *(f"faster: {line}" for line in advice)]
+    show(json_, {**facts, "advice": advice}, *lines)
 
 
 def find_advice(gpu: str, memory: float, disk: float, threads: int) -> list[str]:
