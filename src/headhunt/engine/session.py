@@ -162,7 +162,7 @@ class Session:
 
     def _first_models(self) -> None:
         """Solve heads on word counts and on the frozen encoder: the floor that nothing delivered is below."""
-        self._title = "solving the first head"
+        self._title = "training the first models, in seconds"
         self.study.begin()
         unsolved = self.study.baselines.unsolved()
         if unsolved and self.view.plan.cross_validates and self.view.state.model is None:

@@ -34,8 +34,8 @@ def conclude(
     """
     remarks = _remarks(view, chosen)
     if comparison is None or test is None:
-        sentence = " ".join([_without_comparison(view, chosen, test, delivered, unequal), *remarks])
-        return Verdict(delivered, "untested", sentence)
+        found, *command = _without_comparison(view, chosen, test, delivered, unequal)
+        return Verdict(delivered, "untested", " ".join([found, *remarks, *command]))
     claim: Claim = "gain" if comparison.significant else "no gain"
     return Verdict(
         delivered,
@@ -52,22 +52,22 @@ def conclude(
 
 def _without_comparison(
     view: View, chosen: Trial | None, test: TestResult | None, delivered: Delivered, unequal: bool
-) -> str:
+) -> list[str]:
+    """Return what is known, and the command to compare, which ends the verdict."""
     role = PLAIN if delivered == "plain" else ENSEMBLE if delivered == ENSEMBLE else WINNER
     if test is None or role not in test.scores:
-        return "Not tested: there was no time left, or there are no test rows. To test it, run: headhunt verdict RUN"
+        known = "Not tested: there was no time left, or there are no test rows."
+        return [known, "To test it, run: headhunt verdict RUN"]
     score = f"{format_score(view.metric, test.scores[role][view.metric].value)} on {test.rows:,} test rows"
     if delivered == "plain":
-        return f"The plain head is delivered: no other candidate is better on validation rows. It reaches {score}."
+        return [f"The plain head is delivered: no other candidate is better on validation rows. It reaches {score}."]
     again = "To compare them, run: headhunt verdict RUN"
     if unequal:
-        return (
-            f"The winner reaches {score}. It was trained with another number of examples than the plain head, so no "
-            f"gain is claimed. {again}"
-        )
+        known = "It was trained with another number of examples than the plain head, so no gain is claimed."
+        return [f"The winner reaches {score}. {known}", again]
     if (reason := _failure_of_plain(view)) is not None:
-        return f"The winner reaches {score}. The plain head could not be trained: {reason}."
-    return f"The winner reaches {score}; there was no time to compare it with the plain head. {again}"
+        return [f"The winner reaches {score}. The plain head could not be trained: {reason}."]
+    return [f"The winner reaches {score}; there was no time to compare it with the plain head.", again]
 
 
 def _failure_of_plain(view: View) -> str | None:

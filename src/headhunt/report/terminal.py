@@ -22,8 +22,9 @@ from rich.text import Text
 
 from headhunt.evaluation import find_metric, format_validation_score
 from headhunt.report.callbacks import Callback, RunningSearch
+from headhunt.report.words import model_words, verdict_words
 from headhunt.run.clock import steady_time
-from headhunt.run.state import WORDS
+from headhunt.run.state import PLAIN, WORDS
 from headhunt.spec import describe
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ JOBS = {
     "PredictTestRows": "predicting the test rows",
     "PretrainEncoder": "training the encoder further",
 }
+BAR = 24  # columns of the bar of time
 KEYS = 4  # columns beside the panel for ^C^C, which the terminal prints there: a line that wraps breaks the frame
 LOG_INTERVAL = 30.0  # seconds between lines of a log that report only progress
 SPEED_PERIOD = 600.0  # seconds of which the speed is the mean: a shard may take minutes
@@ -122,6 +124,9 @@ class SearchView(Callback):
     def on_start(self, search: RunningSearch) -> None:
         """Open the panel."""
         self._search, self._started = search, steady_time()
+        self._first: float | None = None  # seconds until the first model was on disk
+        if search.deadline is not None and not search.state.trials:  # the clock started with the command
+            self._started = min(self._started, search.deadline - (search.settings.time or 0.0))
         console = Console(stderr=True)
         self._width = console.width - KEYS
         self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=2, transient=True)
@@ -132,8 +137,11 @@ class SearchView(Callback):
         self._live.stop()
 
     def _draw(self) -> RenderableType:
+        elapsed = steady_time() - self._started
+        if self._first is None and self._search.state.model is not None:
+            self._first = elapsed
         try:
-            return Constrain(panel(self._search, steady_time() - self._started), self._width)
+            return Constrain(panel(self._search, elapsed, self._first), self._width)
         except RuntimeError:  # the state changed while it was drawn; the next drawing follows in half a second
             return Text("…")
 
@@ -191,8 +199,7 @@ class SearchLog(Callback):
         """Log the verdict."""
         if self._file:
             result = search.directory.read_result()
-            sentence = result.verdict.sentence if result else "ended without a result"
-            self._print(sentence.replace(" RUN", f" {search.directory.path}"))
+            self._print(verdict_words(result, search.directory.path) if result else "ended without a result")
             self._file.close()
 
     def _log_error(self, work: str, outcome: Outcome) -> None:
@@ -217,15 +224,21 @@ def count_results(state: State) -> str:
     return f"{trials} trial{'s' if trials != 1 else ''}, {results} result{'s' if results != 1 else ''}"
 
 
-def panel(search: RunningSearch, elapsed: float, width: int = 24) -> RenderableType:
-    """Return a panel with the current state of a search."""
-    state, deadline, metric = search.state, search.deadline, search.settings.metric
-    head = Text.assemble((search.name, "bold"), f" · {find_metric(metric).name}")
-    time = Text(format_duration(elapsed))
-    if deadline is not None:
-        total = max(elapsed, elapsed + deadline - steady_time())
-        done = round(width * elapsed / total) if total else 0
-        time = Text.assemble(("█" * done + "░" * (width - done), "cyan"), f"  {time} of {format_duration(total)}")
+def panel(search: RunningSearch, elapsed: float, first_model: float | None = None) -> RenderableType:
+    """Return a panel with the current state of a search.
+
+    Args:
+        search: The search.
+        elapsed: Seconds since it began.
+        first_model: Seconds until its first model was on disk; None if there is none, or this is not known.
+    """
+    state, metric, clock = search.state, search.settings.metric, format_duration(elapsed)
+    bar = ""
+    if search.deadline is not None:
+        total = elapsed + max(0.0, search.deadline - steady_time())
+        done = round(BAR * elapsed / total) if total else 0
+        bar, clock = "█" * done + "░" * (BAR - done) + "  ", f"{clock} of {format_duration(total)}"
+    first = "" if first_model is None else f"     first model {format_duration(first_model)}"
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=7)
     table.add_column(no_wrap=True, overflow="ellipsis")
@@ -233,13 +246,30 @@ def panel(search: RunningSearch, elapsed: float, width: int = 24) -> RenderableT
         table.add_row("" if number else "now", line)
     best = state.trials[state.model.trial] if state.model is not None else state.best
     if best is not None:
-        table.add_row("best", Text(f"{format_best(best, metric)}  {describe(best.spec)}", "green"))
-    if rivals := [f"{words} {found}" for words, found in _rivals(state, best, metric)]:
+        score = f"{format_best(best, metric)}  " if best.best else "not scored yet: "
+        table.add_row("best", Text(score + _name(best), "green"))
+    if rivals := [f"{words}: {found}" for words, found in _rivals(state, best, metric)]:
         table.add_row("to beat", ", ".join(rivals))
     failed = sum(result.score is None for trial in state.trials for result in trial.results.values())
-    table.add_row("tried", count_results(state) + (f", {failed} failed" if failed else ""))
-    foot = Text("Ctrl-C: finish within a minute and keep the best model", "dim")
-    return Panel(Group(head, time, table, foot), title="headhunt", title_align="left", border_style="cyan")
+    scored = sum(trial.best is not None for trial in state.trials)
+    counts = f"{scored} of {len(state.trials)} candidates so far" + (f", {failed} failed" if failed else "")
+    table.add_row("tried", counts if state.trials else "nothing yet")
+    return Panel(
+        Group(
+            Text.assemble((search.name, "bold"), f" · {find_metric(metric).name}"),
+            Text.assemble((bar, "cyan"), clock, first),
+            table,
+            Text("Ctrl-C: finish within a minute and keep the best model", "dim"),
+        ),
+        title="headhunt",
+        title_align="left",
+        border_style="cyan",
+    )
+
+
+def _name(trial: Trial) -> str:
+    """Return a candidate in words."""
+    return "usual head, fine-tuned with the encoder" if trial.origin == PLAIN else model_words(trial.spec)
 
 
 def _running(state: State) -> Iterator[str]:
@@ -247,19 +277,18 @@ def _running(state: State) -> Iterator[str]:
     for key, number in list(state.active.items())[:4]:
         kind = JOBS.get(key.partition("/")[0])
         if kind is not None:
-            yield f"{kind}: {describe(state.trials[number].spec)}"
+            yield f"{kind}: {_name(state.trials[number])}"
     for number in list(state.running)[:4]:
-        yield f"evaluating: {describe(state.trials[number].spec)}"
+        yield f"evaluating: {_name(state.trials[number])}"
 
 
 def _rivals(state: State, best: Trial | None, metric: str) -> Iterator[tuple[str, str]]:
     """Yield what a user would try otherwise, and how good it is."""
     words = next((trial for trial in state.trials if trial.origin == WORDS), None)
     for name, trial in (("word counts", words), ("usual head", state.plain)):
-        if trial is None or trial is best:
-            continue
-        at_work = trial.number in {*state.running, *state.active.values()}
-        yield name, format_best(trial, metric) if trial.best else "is running" if at_work else "not yet"
+        if trial is not None and trial is not best:
+            at_work = trial.number in {*state.running, *state.active.values()}
+            yield name, format_best(trial, metric) if trial.best else "running" if at_work else "not yet"
 
 
 def best_so_far(state: State) -> list[tuple[float, float]]:
