@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headhunt.report.charts import bars, differences, highlighted, whiskers
+from headhunt.report.charts import bars, differences, whiskers
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.svg import clock_ticks, compact, make_axis, number, percent, shorten, signed
 from headhunt.spec import Spec, stages
@@ -55,7 +55,3 @@ def test_make_axis_puts_ticks_at_round_numbers():
 
 def test_clock_ticks_use_round_units():
     assert clock_ticks(95, 4) == [0, 30, 60, 90] and clock_ticks(7200, 4) == [0, 1800, 3600, 5400, 7200]
-
-
-def test_highlighted_is_a_tenth_within_limits():
-    assert [highlighted(count) for count in (3, 50, 500)] == [1, 5, 12]

@@ -57,7 +57,7 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
         width: CSS pixels.
     """
     longest = max(len(row["name"]) for row in rows)
-    left = max(150, 22 + round(6.4 * longest)) if width > NARROW else 104
+    left = max(150, 22 + round(7.2 * longest)) if width > NARROW else 118
     top, step, right = 10, 46, width - 74
     bottom = top + step * len(rows)
     ends = [end for row in rows for end in (row["low"], row["high"])]
@@ -70,7 +70,7 @@ def whiskers(rows: Sequence[Figure], metric: str, width: float = WIDE) -> str:
         kind = "accent" if row["role"] == "winner" else "neutral"
         low, high = x(row["low"]), x(row["high"])
         body += [
-            draw_text(left - 16, y + 4, row["name"] if width > NARROW else shorten(row["name"], 15), "name", "end"),
+            draw_text(left - 16, y + 4, row["name"] if width > NARROW else shorten(row["name"], 14), "name", "end"),
             draw_line(low, y, high, y, f"whisker {kind}"),
             draw_line(low, y - 6, low, y + 6, f"whisker {kind}"),
             draw_line(high, y - 6, high, y + 6, f"whisker {kind}"),
@@ -215,65 +215,6 @@ def _draw_curves(curves: Curves, ticks: Ticks, label: str, described: str, width
     for kind, lines in curves.items():
         body.append(draw_path([[(x(at), y(max(low, value))) for at, value in points] for points in lines], kind))
     return draw_svg(width, height, described, body)
-
-
-def parallel(data: Figure, axes: Sequence[int], width: float = WIDE) -> str:
-    """Return parallel coordinates: each candidate as a line through its choices to its score.
-
-    Args:
-        data: The `space` section of the facts.
-        axes: Positions of the leaves to draw.
-        width: CSS pixels.
-    """
-    height, top, bottom, left, right = 380, 48, 352, 36, 52
-    rows = sorted(data["trials"], key=lambda row: (row["rung"], row["score"]))
-    low, high = robust_range([row["score"] for row in rows])
-    levels, y = make_axis(low, high, bottom, top, 5)
-    x = linear_scale(0, len(axes), left, width - right)
-
-    def lines(row: Figure) -> list[list[Point]]:
-        """Return the line of a candidate, interrupted where a component is off."""
-        found: list[list[Point]] = [[]]
-        for place, axis in enumerate(axes):
-            at = row["places"][axis]
-            if at is not None:
-                found[-1].append((x(place), bottom - at * (bottom - top)))
-            elif found[-1]:
-                found.append([])
-        found[-1].append((x(len(axes)), y(max(low, row["score"]))))
-        return found
-
-    best = rows[-highlighted(len(rows)) :]
-    pale = f'style="stroke-opacity:{min(0.45, max(0.15, 45 / len(rows))):.2f}" '  # many would become one surface
-    body = [
-        *(draw_path(lines(row), "thread faint", pale) for row in rows[: -len(best)]),
-        draw_path([line for row in best for line in lines(row)], "thread accent"),
-        *(draw_path(lines(row), "curve accent") for row in best if row["trial"] == data["winner"]),
-    ]
-    spacing = (width - left - right) / len(axes)
-    for place, axis in enumerate(axes):
-        body.append(_parallel_axis(data["leaves"][axis], x(place), top, bottom, spacing, raised=place % 2 == 0))
-    body.append(draw_line(x(len(axes)), top, x(len(axes)), bottom, "axis"))
-    body.append(draw_text(x(len(axes)), top - 14, data["metric"], "name small", "middle"))
-    body += [draw_text(x(len(axes)) + 6, y(level) + 3.5, label, "tick") for level, label in levels]
-    names = ", ".join(data["leaves"][axis]["name"] for axis in axes)
-    return draw_svg(width, height, f"{len(rows)} candidates as lines through {names} to {data['metric']}.", body)
-
-
-def _parallel_axis(leaf: Figure, x: float, top: float, bottom: float, spacing: float, *, raised: bool) -> str:
-    """Return one axis; every second name is raised, so that long names do not overlap."""
-    parts = [draw_line(x, top, x, bottom, "axis")]
-    name = shorten(leaf["name"], int(spacing / 3.4))
-    parts.append(draw_text(x, top - (34 if raised else 20) + 6, name, "name small", "middle"))
-    for at, label in leaf["ticks"]:
-        y = bottom - at * (bottom - top)
-        parts.append(draw_text(x + 5, y + 3.5, shorten(label, int(spacing / 6.4)), "tick halo"))
-    return "".join(parts)
-
-
-def highlighted(count: int) -> int:
-    """Return how many of `count` candidates are highlighted: a tenth, at most twelve."""
-    return max(1, min(12, count // 10))
 
 
 def slice_plot(data: Figure, axis: int, width: float = SMALL) -> str:

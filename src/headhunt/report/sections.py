@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from headhunt.report import charts
-from headhunt.report.charts import NARROW
 from headhunt.report.diagram import draw_diagram
 from headhunt.report.markup import (
     Facts,
@@ -24,7 +23,6 @@ from headhunt.report.markup import (
 from headhunt.report.svg import compact, number, percent
 from headhunt.report.terminal import format_duration
 
-AXES, AXES_NARROW = 9, 4  # leaves in the parallel coordinates
 SLICES = 12  # slice plots that are visible at first
 MIN_DOTS = 3  # candidates from which a slice plot is drawn
 FEW_CLASSES, MAX_CLASSES = 6, 16  # from which on confusions are listed, and up to which a matrix is readable
@@ -124,45 +122,22 @@ def _learning(found: Facts, data: Any) -> str:
 
 
 def _space(found: Facts, data: Any) -> str:
-    if not _axes(found, AXES):  # few candidates may have no choice in common
+    rank = {item["name"]: place for place, item in enumerate(found.get("importance", []))}  # the most important first
+    order = sorted(range(len(data["leaves"])), key=lambda axis: rank.get(data["leaves"][axis]["name"], len(rank)))
+    counts = [sum(row["places"][axis] is not None for row in data["trials"]) for axis in order]
+    slices = [charts.slice_plot(data, axis) for axis, count in zip(order, counts, strict=True) if count >= MIN_DOTS]
+    if not slices:  # few candidates may have no choice in common
         return ""
-    order = _by_importance(found)
-    lines = both_widths(
-        lambda width: charts.parallel(data, _axes(found, AXES if width > NARROW else AXES_NARROW), width)
-    )
-    counts = [sum(row["places"][axis] is not None for row in data["trials"]) for axis in range(len(data["leaves"]))]
-    slices = [charts.slice_plot(data, axis) for axis in order if counts[axis] >= MIN_DOTS]
     more = ""
     if len(slices) > SLICES:
         rest = "".join(slices[SLICES:])
         more = f'<details><summary>{len(slices) - SLICES} more</summary><div class="slices">{rest}</div></details>'
-    best = charts.highlighted(len(data["trials"]))
-    keys = [("accent", "the best" if best == 1 else f"the best {best}"), ("", "the others")]
     levels = [("accent", "full training"), ("", "partial training")]
     return (
-        f"<p>Each line is a candidate, from its choices to its score.</p>{legend(keys)}{lines}"
-        "<h3>One choice at a time</h3><p>Scores to the right are better; very low scores are drawn at the left edge. "
-        f"The other choices vary too, so a pattern is a hint and not a cause.</p>{legend(levels)}"
-        f'<div class="slices">{"".join(slices[:SLICES])}</div>{more}'
+        "<p>One choice at a time: each dot is a candidate. Scores to the right are better; very low scores are drawn "
+        "at the left edge. The other choices vary too, so a pattern is a hint and not a cause.</p>"
+        f'{legend(levels)}<div class="slices">{"".join(slices[:SLICES])}</div>{more}'
     )
-
-
-def _by_importance(found: Facts) -> list[int]:
-    """Return the positions of the leaves, most important first; in the order of the space if that is not known."""
-    names = [leaf["name"] for leaf in found["space"]["leaves"]]
-    rank = {item["name"]: place for place, item in enumerate(found.get("importance", []))}
-    return sorted(range(len(names)), key=lambda axis: rank.get(names[axis], len(rank)))
-
-
-def _axes(found: Facts, most: int) -> list[int]:
-    """Return the most important leaves that apply to most candidates, in the order of the space."""
-    trials = found["space"]["trials"]
-    active = [
-        axis
-        for axis in _by_importance(found)
-        if sum(row["places"][axis] is not None for row in trials) * 2 > len(trials)
-    ]
-    return sorted(active[:most])
 
 
 def _importance(found: Facts, data: Any) -> str:
@@ -198,6 +173,8 @@ def _costs(found: Facts, data: Any) -> str:
 
 
 def _finalists(found: Facts, data: Any) -> str:
+    if len(data["items"]) < 2 and data["items"][0]["megabytes"] is None:
+        return ""  # the score is shown already
     columns: dict[str, Callable[[Facts], str]] = {
         "candidate": lambda item: item["name"],
         data["metric"]: lambda item: number(item["score"]),
