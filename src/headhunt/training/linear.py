@@ -106,16 +106,16 @@ def fit_linear(
         weights[:, 0] = np.bincount(targets)[targets] ** -0.5
         weights /= weights.mean()
 
-    def fit(rows: np.ndarray, emphasized: slice | None) -> LinearModel:
+    def fit(rows: np.ndarray | slice, emphasized: slice | None) -> LinearModel:
         center, scale = standardization(features[rows], blocks, emphasized)
         parts: list[Any] = [((features[rows] - center) * scale).astype(np.float32)]
         parts += [] if words is None else [words[rows]]
         problem = _Problem(parts, targets[rows], problem_type, outputs, log_loss, weights[rows], stop)
         folds = grouped_folds(groups[rows], np.random.default_rng(seed))
         needed = THRESHOLD_ROWS if problem_type == MULTI_LABEL else HELD_OUT_ROWS
-        return _solve(problem, folds[: -(-needed * len(folds) // len(rows))], center, scale)
+        return _solve(problem, folds[: -(-needed * len(folds) // len(targets[rows]))], center, scale)
 
-    every, sample = np.arange(len(targets)), _spread_sample(len(targets))
+    every, sample = slice(None), _spread_sample(len(targets))
     # Products are small, and threads that compete for busy cores wait for each other most of the time.
     with threadpool_limits(1, "blas"):
         if last_mean is None or len(blocks) == 1:
@@ -123,7 +123,7 @@ def fit_linear(
         # benchmarks/testbed/last_layer.py
         equal, emphasized = fit(sample, None), fit(sample, last_mean)
         chosen = equal if equal.loss <= emphasized.loss else emphasized
-        return chosen if len(sample) == len(every) else fit(every, None if chosen is equal else last_mean)
+        return chosen if len(sample) == len(targets) else fit(every, None if chosen is equal else last_mean)
 
 
 def _solve(problem: _Problem, folds: Sequence[np.ndarray], center: np.ndarray, scale: np.ndarray) -> LinearModel:
