@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headhunt.training.tokens import SpecialTokens, Tokens, shuffled_by_length
+from headhunt.training.tokens import SpecialTokens, Tokens, by_length, shuffled_by_length
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,8 @@ class TaskTokens:
         """Yield rows in batches for prediction, task by task; see `Tokens.batches`."""
         for number, part in enumerate(self.parts):
             chosen = rows[self.tasks[rows] == number]
-            order = np.argsort(-part.lengths[self.positions[chosen]], kind="stable")
-            for start in range(0, len(order), size):
-                yield chosen[order[start : start + size]]
+            for positions in by_length(part.lengths[self.positions[chosen]], size):
+                yield chosen[positions]
 
     def steps_per_epoch(self, size: int, sampling: str) -> int:
         """Return the number of steps of `epoch`."""

@@ -62,6 +62,14 @@ class Tokens:
     """Pairs: number of tokens of the first text of each row, without special tokens."""
     special: SpecialTokens
 
+    @classmethod
+    def join(cls, rows: Sequence[Any], special: SpecialTokens, firsts: Any = None) -> Tokens:
+        """Return rows of ids, special tokens included; for pairs, with the tokens of each first text."""
+        ids = [np.asarray(row, np.int32) for row in rows]
+        ends = np.cumsum([len(row) for row in ids], dtype=np.int64)
+        firsts = None if firsts is None else np.asarray(firsts, np.int32)
+        return cls(np.concatenate([*ids, np.zeros(0, np.int32)]), ends, firsts, special)
+
     def __len__(self) -> int:
         return len(self.ends)
 
@@ -123,9 +131,8 @@ class Tokens:
     def swapped(self) -> Tokens:
         """Return the same pairs with the two texts in reverse order."""
         assert self.firsts is not None
-        rows = [self._swap(i, self.row(i)) for i in range(len(self))]
-        firsts = (self.lengths - self.special.count - self.firsts).astype(np.int32)
-        return Tokens(np.concatenate(rows), self.ends, firsts, self.special)
+        firsts = self.lengths - self.special.count - self.firsts
+        return Tokens.join([self._swap(i, self.row(i)) for i in range(len(self))], self.special, firsts)
 
     def split_pairs(self) -> Tokens:
         """Return each text of the pairs as its own row, as a siamese head does: first texts, then second texts."""
@@ -136,10 +143,7 @@ class Tokens:
             np.concatenate([special.before[:1], self.row(i)[self._split(i) + len(special.between) :]])
             for i in range(len(self))
         ]
-        rows = [row.astype(np.int32) for row in first + second]
-        ends = np.cumsum([len(row) for row in rows])
-        single = SpecialTokens(special.before[:1], (), closing, special.pad, special.types)
-        return Tokens(np.concatenate(rows), ends, None, single)
+        return Tokens.join(first + second, SpecialTokens(special.before[:1], (), closing, special.pad, special.types))
 
     def split_windows(self, length: int) -> Tokens:
         """Return each window of each text as its own row, as a head that reads windows does.
@@ -154,15 +158,12 @@ class Tokens:
             text = row[len(special.before) : len(row) - len(special.after)]
             for start in range(0, max(1, len(text) - body + stride), stride):
                 rows.append([*special.before, *text[start : start + body], *special.after])
-        ends = np.cumsum([len(row) for row in rows])
-        return Tokens(np.concatenate(rows).astype(np.int32), ends, None, special)
+        return Tokens.join(rows, special)
 
     def take(self, rows: np.ndarray) -> Tokens:
         """Return some of the rows, in the order given."""
-        chosen = [self.row(i) for i in rows]
-        ids = np.concatenate(chosen) if chosen else self.ids[:0]
         firsts = None if self.firsts is None else self.firsts[rows]
-        return Tokens(ids, np.cumsum([len(row) for row in chosen], dtype=np.int64), firsts, self.special)
+        return Tokens.join([self.row(i) for i in rows], self.special, firsts)
 
     def _split(self, index: int) -> int:
         assert self.firsts is not None
@@ -175,17 +176,13 @@ class Tokens:
         return np.concatenate([special.before, second, special.between, first, special.after]).astype(ids.dtype)
 
     def _types(self, rows: np.ndarray, mask: np.ndarray, swap: np.ndarray | None) -> np.ndarray:
-        types = np.zeros_like(mask)
         if self.firsts is None:
-            return types
-        special = self.special
-        for line, index in enumerate(rows):
-            length = int(mask[line].sum())
-            first = int(self.firsts[index])
-            if swap is not None and swap[line]:
-                first = length - special.count - first
-            types[line, len(special.before) + first + len(special.between) : length] = 1
-        return types
+            return np.zeros_like(mask)
+        special, firsts = self.special, self.firsts[rows]
+        if swap is not None:
+            firsts = np.where(swap, mask.sum(1) - special.count - firsts, firsts)
+        starts = len(special.before) + firsts + len(special.between)
+        return mask * (np.arange(mask.shape[1]) >= starts[:, None])
 
 
 def tokenise(
@@ -209,8 +206,7 @@ def tokenise(
     """
     special = SpecialTokens.of(tokenizer, texts_b is not None)
     available = max(1, max_length - special.count)
-    pieces: list[np.ndarray] = []
-    lengths: list[int] = []
+    rows: list[np.ndarray] = []
     firsts: list[int] = []
     for start in range(0, len(texts), CHUNK):
         first = _ids(tokenizer, texts[start : start + CHUNK])
@@ -226,16 +222,8 @@ def tokenise(
                 a, b = _truncate(a, keep_a, truncation), _truncate(b, keep_b, truncation)
                 firsts.append(len(a))
                 bodies.append([*a, *special.between, *b])
-        for body in bodies:
-            row = [*special.before, *body, *special.after]
-            lengths.append(len(row))
-            pieces.append(np.asarray(row, np.int32))
-    return Tokens(
-        ids=np.concatenate(pieces) if pieces else np.zeros(0, np.int32),
-        ends=np.cumsum(np.asarray(lengths, np.int64)),
-        firsts=np.asarray(firsts, np.int32) if texts_b is not None else None,
-        special=special,
-    )
+        rows += [np.asarray([*special.before, *body, *special.after], np.int32) for body in bodies]
+    return Tokens.join(rows, special, None if texts_b is None else firsts)
 
 
 def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -258,14 +246,8 @@ def _truncate(ids: list[int], keep: int, truncation: str) -> list[int]:
 
 def _pair_lengths(first: int, second: int, available: int) -> tuple[int, int]:
     """Return how many tokens of each text are kept; the longer text is cut first."""
-    if first + second <= available:
-        return first, second
     half = available // 2
-    if first <= half:
-        return first, available - first
-    if second <= available - half:
-        return available - second, second
-    return half, available - half
+    return min(first, max(half, available - second)), min(second, max(available - half, available - first))
 
 
 def shuffled_by_length(
