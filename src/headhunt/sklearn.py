@@ -206,6 +206,13 @@ class _HeadEstimator(BaseEstimator):
         return predictor
 
     def _set_predictor(self, predictor: Predictor) -> None:
+        if isinstance(self, RegressorMixin) != (predictor.problem_type == "regression"):
+            other = (
+                "numbers; load it with HeadRegressor"
+                if predictor.problem_type == "regression"
+                else "classes; load it with HeadClassifier"
+            )
+            raise ModelError(f"The model in this folder predicts {other}.")
         self.predictor_ = predictor
         self.result_ = None
         if predictor.pair:
@@ -339,8 +346,6 @@ class HeadClassifier(ClassifierMixin, _HeadEstimator):
         return outputs / outputs.sum(1, keepdims=True)
 
     def _set_predictor(self, predictor: Predictor) -> None:
-        if predictor.problem_type == "regression":
-            raise ModelError("The model in this folder predicts numbers; load it with HeadRegressor.")
         super()._set_predictor(predictor)
         known = predictor.facts.get(CLASSES) or {}
         values = known.get("values", list(predictor.labels))
@@ -372,11 +377,6 @@ class HeadRegressor(RegressorMixin, _HeadEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted number of each row."""
         return self._outputs(X).astype(np.float64)
-
-    def _set_predictor(self, predictor: Predictor) -> None:
-        if predictor.problem_type != "regression":
-            raise ModelError("The model in this folder predicts classes; load it with HeadClassifier.")
-        super()._set_predictor(predictor)
 
 
 def _task(texts: list[str], texts_b: list[str] | None, labels: Labels, seed: int, test_share: float) -> Task:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
@@ -165,21 +166,13 @@ def _name_of(run: RunData, number: int) -> str:
 
 
 def _finalist(run: RunData, finalist: Finalist) -> Figure:
-    cost = finalist.cost
-    latency = (
-        {batch: {"p50_ms": times.p50_ms, "p99_ms": times.p99_ms} for batch, times in cost.latency.items()}
-        if cost
-        else {}
-    )
+    cost = asdict(finalist.cost) if finalist.cost else {"latency": {}}
     return {
         "trial": finalist.trial,
         "name": _name_of(run, finalist.trial),
         "score": mean(finalist.scores),
         "scores": list(finalist.scores),
-        "latency": latency,
-        "megabytes": cost.megabytes if cost else None,
-        "gflops": cost.gflops if cost else None,
-        "parameters": cost.parameters if cost else None,
+        **{name: cost.get(name) for name in ("latency", "megabytes", "gflops", "parameters")},
     }
 
 

@@ -170,11 +170,6 @@ class _Card:
         specs = [self.spec] if self.spec else self.members
         return list(dict.fromkeys(spec.encoder for spec in specs if not (spec.shape and spec.shape.is_random)))
 
-    @property
-    def base(self) -> str | None:
-        """The encoder's name on the Hub."""
-        return hub_name(self.spec.encoder) if self.spec else None
-
     def metadata(self) -> str:
         """Return the metadata that the Hub reads, as YAML."""
         from huggingface_hub import EvalResult, ModelCardData
@@ -402,7 +397,7 @@ class _Card:
         columns = {f"--{role.replace('_', '-')}": name for role, name in self.columns.items()}
         options = {
             "--out": self.folder,
-            "--encoder": self.base or "ENCODER",
+            "--encoder": hub_name(self.spec.encoder) or "ENCODER",
             "--spec": "spec.json" if own_spec else None,
             "--max-length": None if self.recipe.max_length == Recipe().max_length else self.recipe.max_length,
             **columns,

@@ -25,7 +25,6 @@ from headhunt.report.callbacks import Callback, RunningSearch
 from headhunt.report.words import model_words, verdict_words
 from headhunt.run.clock import steady_time
 from headhunt.run.state import PLAIN, WORDS
-from headhunt.spec import describe
 
 if TYPE_CHECKING:
     from headhunt.run.state import Outcome, State, Trial
@@ -193,7 +192,7 @@ class SearchLog(Callback):
     def on_best(self, search: RunningSearch, trial: Trial) -> None:
         """Log a new best score."""
         self._logged_at, self._results = steady_time(), len(search.state.settled)
-        self._print(f"best so far {format_best(trial, search.settings.metric)}: {describe(trial.spec)}")
+        self._print(f"best so far {format_best(trial, search.settings.metric)}: {model_words(trial.spec)}")
 
     def on_end(self, search: RunningSearch) -> None:
         """Log the verdict."""
@@ -235,8 +234,8 @@ def panel(search: RunningSearch, elapsed: float, first_model: float | None = Non
     state, metric, clock = search.state, search.settings.metric, format_duration(elapsed)
     bar = ""
     if search.deadline is not None:
-        total = elapsed + max(0.0, search.deadline - steady_time())
-        done = round(BAR * elapsed / total) if total else 0
+        total = elapsed + search.deadline - steady_time()
+        done = round(BAR * min(1.0, elapsed / max(total, 1.0)))
         bar, clock = "█" * done + "░" * (BAR - done) + "  ", f"{clock} of {format_duration(total)}"
     first = "" if first_model is None else f"     first model {format_duration(first_model)}"
     table = Table.grid(padding=(0, 2))
