@@ -238,9 +238,9 @@ def panel(search: RunningSearch, elapsed: float, first_model: float | None = Non
         done = round(BAR * min(1.0, elapsed / max(total, 1.0)))
         bar, clock = "█" * done + "░" * (BAR - done) + "  ", f"{clock} of {format_duration(total)}"
     first = "" if first_model is None else f"     first model {format_duration(first_model)}"
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(style="dim", no_wrap=True, min_width=7)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for number, line in enumerate([search.stage, *_running(state)]):
         table.add_row("" if number else "now", line)
     best = state.trials[state.model.trial] if state.model is not None else state.best
@@ -268,7 +268,7 @@ def panel(search: RunningSearch, elapsed: float, first_model: float | None = Non
 
 def _name(trial: Trial) -> str:
     """Return a candidate in words."""
-    return "usual head, fine-tuned with the encoder" if trial.origin == PLAIN else model_words(trial.spec)
+    return "usual head, fine-tuned" if trial.origin == PLAIN else model_words(trial.spec)
 
 
 def _running(state: State) -> Iterator[str]:
