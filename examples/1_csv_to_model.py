@@ -17,5 +17,5 @@ for row in search.leaderboard()[:3]:
     print(f"{row.score:.3f}  {row.origin}  {row.spec.head}")
 
 model = search.load()  # also: headhunt.load("run/model")
-for prediction in model.predict(["My new card has not come yet", "Where is my refund?"]):
+for prediction in model.predict(["My new card has not come yet", "Why was my payment declined?"]):
     print(prediction.label, round(prediction.probability, 2))

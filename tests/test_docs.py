@@ -71,7 +71,7 @@ def test_readme_examples_run_in_order(encoders, tmp_path):
     printed = run_python("page.py", cwd=tmp_path)
     assert len(re.findall(r"^[a-z_]+\t", printed, re.MULTILINE)) == 2  # predict
     assert (tmp_path / "run" / "report.html").is_file()
-    assert "'score'" in printed and printed.splitlines()[-1] in ("good", "bad")
+    assert "'score'" in printed and len(re.findall(r"^[a-z_]+$", printed, re.MULTILINE)) == 2  # two predict in Python
 
 
 def test_readme_fits_a_person_in_a_hurry():
