@@ -34,14 +34,14 @@ from measure import finish, options
 
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.ledger import LedgerWriter, read_state
+from headhunt.run.settings import SearchOptions
 from headhunt.run.state import Outcome
 from headhunt.spec import Choice, Log, Space
 from headhunt.storage import PARTIAL, atomic_file
-from headhunt.study import runtime_estimates
-from headhunt.study.budget import Limits
+from headhunt.study import budget
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.ladder import Ladder
 from headhunt.study.local_executor import LocalExecutor
 from headhunt.study.loop import compare
 from headhunt.study.ray_executor import RayExecutor
@@ -88,12 +88,12 @@ class ToyRunner:
 
 def search(run: Path, executor: Executor, trials: int) -> None:
     """Run or resume a toy search."""
-    runtime_estimates.LEAST_WORKER_TIMEOUT = TIMEOUT
+    budget.LEAST_WORKER_TIMEOUT = TIMEOUT
     with LedgerWriter(RunDirectory(run)) as ledger:
         candidates = Candidates(SPACE, encoder="toy")
         # Without rungs, a trial that is given up does not change which others are promoted.
-        options = {"strategy": "random", "ladder": Ladder((1.0,)), "limits": Limits(trials=trials), "seed": 1}
-        compare(Study(ledger, candidates, **options), executor)
+        options = SearchOptions(strategy="random", rungs=1, trials=trials, seed=1, solved=False, time=None)
+        compare(Study(ledger, candidates, options, TimeBudget(None)), executor)
 
 
 def drive(run: Path, trials: int) -> None:

@@ -26,12 +26,12 @@ from headhunt.engine.workers import RunnerSettings
 from headhunt.modeling.architecture import Head
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.settings import SearchOptions
 from headhunt.run.task import save_task
 from headhunt.spec import Space, plain
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
-from headhunt.study.ladder import Ladder
 from headhunt.study.loop import compare
 from headhunt.study.ray_executor import RayExecutor
 from headhunt.study.requests import EvaluateTrial
@@ -61,7 +61,8 @@ def inline_vs_sum(runner: TrialRunner, encoder: str, trials: int, folder: Path) 
 
     with LedgerWriter(RunDirectory(folder)) as ledger:
         candidates = Candidates(SMALL, encoder=encoder)
-        study = Study(ledger, candidates, limits=Limits(trials=trials), ladder=Ladder((1.0,)), known=False)
+        options = SearchOptions(trials=trials, rungs=1, known_recipes=False, solved=False, time=None)
+        study = Study(ledger, candidates, options, TimeBudget(None))
         started = time.perf_counter()
         compare(study, InlineExecutor(evaluate))
         wall = time.perf_counter() - started

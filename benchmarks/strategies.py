@@ -33,12 +33,12 @@ from measure import finish, options
 
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.settings import SearchOptions
 from headhunt.run.state import Outcome
 from headhunt.spec import Space
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
-from headhunt.study.ladder import Ladder
 from headhunt.study.loop import compare
 from headhunt.study.registry import STRATEGIES
 from headhunt.study.requests import EvaluateTrial
@@ -177,7 +177,7 @@ class Toy:
 
 TARGET = 0.99 * OPTIMUM
 # Variants of bohb: only its rungs, and without its random proposals.
-ABLATIONS = {"random + rungs": ("random", Ladder()), "tpe + rungs, no random share": ("bohb", Ladder())}
+ABLATIONS = {"random + rungs": "random", "tpe + rungs, no random share": "bohb"}
 # A proposal of these takes about a second: fraction of the seeds, and maximum cost.
 SLOW = {"gp": (0.1, 40.0)}
 OTHERS_SEED_FRACTION = 0.4  # of strategies other than bohb and random
@@ -197,7 +197,7 @@ class EqualCostCandidates(Candidates):
 
 def cost_of_success(name: str, landscape: str, seed: int, max_cost: float) -> float:
     """Return the full-training equivalents until success; infinite if more than `max_cost`."""
-    strategy, ladder = ABLATIONS.get(name, (name, None))
+    strategy = ABLATIONS.get(name, name)
     toy = Toy(landscape, seed)
     cost, best_score, success_cost = 0.0, -math.inf, math.inf
 
@@ -222,11 +222,10 @@ def cost_of_success(name: str, landscape: str, seed: int, max_cost: float) -> fl
         LedgerWriter(RunDirectory(Path(folder))) as ledger,
     ):
         candidates = EqualCostCandidates(Space.load("default"), encoder="toy")
-        strategy_options = {"random_fraction": 0.0} if "no random share" in name else {}
-        study = Study(
-            ledger, candidates, strategy=strategy, ladder=ladder, seed=seed, known=False,
-            options=strategy_options, limits=Limits(trials=MAX_TRIALS),
-        )  # fmt: skip
+        options = {"strategy": strategy, "seed": seed, "known_recipes": False, "solved": False, "trials": MAX_TRIALS}
+        study = Study(ledger, candidates, SearchOptions(**options, time=None), TimeBudget(None))
+        if "no random share" in name:
+            study.strategy.random_fraction = 0.0
         compare(study, InlineExecutor(evaluate))
     return success_cost
 

@@ -11,17 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from headhunt.run import clock
+from headhunt.run import clock as run_clock
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED
 from headhunt.run.ledger import LedgerWriter
+from headhunt.run.settings import SearchOptions
 from headhunt.run.state import Outcome
 from headhunt.spec import Choice, Int, Log, Maybe, Space, Spec
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor, evaluate_safely
 from headhunt.study.ladder import Ladder
 from headhunt.study.loop import Loop
+from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -32,8 +34,14 @@ TINY = Space(
         "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", "embeddings"))},
     },
 )
-LADDER = Ladder((1 / 9, 1 / 3, 1.0), brackets=2)
-"""Has more rungs and brackets than the default, so that tests with it show more."""
+RUNGS = {"rungs": 3, "brackets": 2}
+"""More than the default, so that tests show more."""
+LADDER = Ladder.of(3, 3, 2)
+
+
+def toy_options(**options) -> SearchOptions:
+    """Return options of a search without a time limit, solved heads and priors."""
+    return SearchOptions(**{"time": None, "strategy": "bohb", "solved": False, **options})
 
 
 def true_score(spec: Spec) -> float:
@@ -73,13 +81,19 @@ def open_study(
     rows=500,
     plan=None,
     notify=print,
-    **arguments,
+    clock=run_clock.steady_time,
+    disk=None,
+    of_strategy=None,
+    **options,
 ) -> Search:
-    """Open a search in a new or existing run directory; 14 trials and LADDER unless others are given."""
-    default = LADDER if plan is None or plan.cross_validates else Ladder()
-    arguments = {"limits": Limits(trials=14), "ladder": default, **arguments}
+    """Open a search in a new or existing run directory; 14 trials and RUNGS unless other options are given."""
+    default = {} if plan is not None and plan.resampling.leaves_model else RUNGS
+    settings = toy_options(**{"trials": 14, **default, **options})
     candidates = Candidates(space, encoder=encoders[0] if encoders else "toy", encoders=encoders, rows=rows)
-    study = Study(LedgerWriter(RunDirectory(folder)), candidates, **arguments)
+    budget = TimeBudget(settings.time, clock=clock)
+    study = Study(LedgerWriter(RunDirectory(folder)), candidates, settings, budget, disk=disk)
+    if of_strategy:
+        study.strategy = create_strategy(settings.strategy, candidates, settings.seed, **of_strategy)
     return Search(study, executor or InlineExecutor(evaluate), plan, notify)
 
 
@@ -178,10 +192,10 @@ class SkewedRunner:
     def __init__(self, skew: float) -> None:
         real = time.time
         time.time = lambda: real() + skew  # in its own process
-        clock._OFFSET += skew
+        run_clock._OFFSET += skew
 
     def run(self, request: EvaluateTrial, stop: Callable[[], bool]) -> Outcome:
         began = time.monotonic()
-        while clock.steady_time() < request.deadline and time.monotonic() - began < 20:
+        while run_clock.steady_time() < request.deadline and time.monotonic() - began < 20:
             time.sleep(0.02)
         return Outcome(STOPPED, extra={"worked": time.monotonic() - began})

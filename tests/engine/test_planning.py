@@ -6,8 +6,7 @@ import pytest
 
 from headhunt.data import Columns
 from headhunt.engine.encoders import KNOWN, relative_cost
-from headhunt.engine.planning import HELD_OUT_ROWS, SOLVED_ROWS, TEST_ROWS, make_plan, with_encoders
-from headhunt.run.plan import Plan, format_duration
+from headhunt.run.plan import HELD_OUT_ROWS, SOLVED_ROWS, TEST_ROWS, Plan, format_duration, make_plan, with_encoders
 from headhunt.run.task import TaskInfo
 from headhunt.spec import DEFAULT_ENCODER
 

@@ -16,7 +16,7 @@ from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED, TrialStarted, decode
 from headhunt.run.state import Outcome
 from headhunt.spec import Spec
-from headhunt.study.budget import Limits, TimeBudget
+from headhunt.study.budget import TimeBudget
 from headhunt.study.local_executor import LocalExecutor
 from headhunt.study.requests import EvaluateTrial
 
@@ -56,7 +56,7 @@ def test_time_of_a_search_is_measured_while_the_clock_of_the_machine_is_set(tmp_
         monkeypatch.setattr(time, "time", lambda: real() + calls["trials"] * skew)
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(time=HOUR / 4, trials=5))
+    study = run_study(tmp_path, evaluate, time=HOUR / 4, trials=5)
     assert study.state.ended == "trials" and 0 <= study.state.elapsed < 60
 
 
@@ -78,7 +78,7 @@ def test_workers_with_another_clock_keep_the_deadline(skew, monkeypatch):
 def test_workers_that_stop_at_once_get_few_requests(tmp_path):
     """A worker that believes its time is over leaves a handful of records, not thousands."""
     began = time.monotonic()
-    study = run_study(tmp_path, lambda request: Outcome(STOPPED), limits=Limits(time=2.0))
+    study = run_study(tmp_path, lambda request: Outcome(STOPPED), time=2.0, trials=None)
     assert 1.5 < time.monotonic() - began < 6 and study.state.ended == "time"
     lines = RunDirectory(tmp_path).ledger.read_bytes().splitlines()
     starts = [event for _, event in map(decode, lines) if isinstance(event, TrialStarted)]
@@ -95,5 +95,5 @@ def test_worker_that_stops_at_once_does_not_hold_up_the_others(tmp_path):
             return Outcome(STOPPED)
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(trials=3))
+    study = run_study(tmp_path, evaluate, trials=3)
     assert stops and study.state.ended == "trials" and all(trial.results for trial in study.state.trials)

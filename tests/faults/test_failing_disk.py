@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from faulty_disk import OPERATIONS, FaultyDisk
 from safetensors import SafetensorError
-from study_toys import TINY, Search, VirtualClock, evaluate_toy, leaderboard, run_study
+from study_toys import TINY, Search, VirtualClock, evaluate_toy, leaderboard, run_study, toy_options
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.events import RunStarted, TrialAdded
 from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.loop import PATIENCE, DiskError
@@ -27,7 +27,7 @@ from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the names of descriptors from /proc")
-LIMITS = Limits(trials=4)
+TRIALS = 4
 CODES = pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 
 
@@ -47,7 +47,10 @@ def clock(monkeypatch) -> VirtualClock:
 def search(folder: Path, disk: FaultyDisk, evaluate=evaluate_toy) -> Search:
     """Run a toy search and return it, closed; an error of the disk ends it."""
     with disk.inserted(), LedgerWriter(RunDirectory(folder)) as ledger:
-        study = Search(Study(ledger, Candidates(TINY, encoder="toy"), limits=LIMITS), InlineExecutor(evaluate))
+        study = Search(
+            Study(ledger, Candidates(TINY, encoder="toy"), toy_options(trials=TRIALS), TimeBudget(None)),
+            InlineExecutor(evaluate),
+        )
         study.run()
     return study
 
@@ -101,8 +104,8 @@ def test_search_waits_for_a_full_disk_and_reports_it(tmp_path, clock):
         clock.now += 10
         return evaluate_toy(request)
 
-    study = run_study(tmp_path / "full", evaluate, limits=LIMITS, notify=messages.append)
-    assert leaderboard(study) == leaderboard(run_study(tmp_path / "undisturbed", limits=LIMITS))
+    study = run_study(tmp_path / "full", evaluate, trials=TRIALS, notify=messages.append)
+    assert leaderboard(study) == leaderboard(run_study(tmp_path / "undisturbed", trials=TRIALS))
     assert messages and all("No space left on device" in message for message in messages) and study.loop.problem is None
     started = [trial.attempts for trial in study.state.trials]
     assert sum(started) - len(study.state.settled) == len(messages) <= 8 and clock.now > 150
@@ -113,10 +116,10 @@ def test_search_on_a_disk_that_stays_full_ends_and_can_be_resumed(tmp_path, cloc
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with pytest.raises(DiskError, match="headhunt resume"):
-        run_study(tmp_path / "full", evaluate, limits=LIMITS, notify=lambda message: None)
+        run_study(tmp_path / "full", evaluate, trials=TRIALS, notify=lambda message: None)
     assert clock.now > PATIENCE and not read_state(RunDirectory(tmp_path / "full")).settled
-    resumed = run_study(tmp_path / "full", limits=LIMITS)
-    assert leaderboard(resumed) == leaderboard(run_study(tmp_path / "undisturbed", limits=LIMITS))
+    resumed = run_study(tmp_path / "full", trials=TRIALS)
+    assert leaderboard(resumed) == leaderboard(run_study(tmp_path / "undisturbed", trials=TRIALS))
 
 
 def test_errors_of_libraries_are_recognised_as_those_of_the_disk():

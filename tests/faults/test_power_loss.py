@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from power_loss import VolatileDisk, write_tree
-from study_toys import LADDER, TINY, Search, evaluate_toy, leaderboard, run_study
+from study_toys import RUNGS, TINY, Search, evaluate_toy, leaderboard, run_study, toy_options
 
 from headhunt import storage
 from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.ledger import LedgerWriter, read_state
 from headhunt.run.state import Outcome
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the names of descriptors from /proc")
-LIMITS = Limits(trials=3)
+TRIALS = 3
 Files = dict[str, bytes]
 
 
@@ -58,12 +58,12 @@ def record(folder: Path) -> list[tuple[int, Files]]:
         patch.setattr(LedgerWriter, "commit", commit_and_note)
         with LedgerWriter(RunDirectory(root / "run")) as ledger:
             candidates, executor = Candidates(TINY, encoder="toy"), InlineExecutor(evaluate_and_save)
-            Search(Study(ledger, candidates, limits=LIMITS, ladder=LADDER), executor).run()
+            Search(Study(ledger, candidates, toy_options(trials=TRIALS, **RUNGS), TimeBudget(None)), executor).run()
     return cuts
 
 
 def test_search_continues_after_a_power_cut_at_any_moment(tmp_path):
-    expected = leaderboard(run_study(tmp_path / "undisturbed", evaluate_and_save, limits=LIMITS))
+    expected = leaderboard(run_study(tmp_path / "undisturbed", evaluate_and_save, trials=TRIALS))
     cuts = record(tmp_path)
     assert len(cuts) > 50 and max(promised for promised, _ in cuts) >= 3
     for number, (promised, files) in enumerate(cuts):
@@ -77,7 +77,7 @@ def test_search_continues_after_a_power_cut_at_any_moment(tmp_path):
                 raise AssertionError(f"predictions of trial {trial} are lost")
             if (path := run.predictions(trial, rung)).exists():
                 read_predictions(path)
-        resumed = run_study(run.path, evaluate_and_save, limits=LIMITS)
+        resumed = run_study(run.path, evaluate_and_save, trials=TRIALS)
         assert leaderboard(resumed) == expected, (number, [trial.results for trial in resumed.state.trials])
         assert not list(folder.rglob(f"*{storage.PARTIAL}"))
         for trial in resumed.state.trials:

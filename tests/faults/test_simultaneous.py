@@ -34,15 +34,16 @@ from headhunt.engine import search as engine
 from headhunt.errors import HeadhuntError
 from headhunt.run.directory import RunDirectory
 from headhunt.run.ledger import LedgerWriter
-from headhunt.study.budget import Limits
+from headhunt.study.budget import TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import InlineExecutor
 from headhunt.study.study import Study
-from study_toys import TINY, Search, evaluate_toy
+from study_toys import TINY, Search, evaluate_toy, toy_options
 
 def run(self):
     with LedgerWriter(self.directory) as ledger:
-        study = Study(ledger, Candidates(TINY, encoder="toy"), limits=Limits(trials=4), seed=self.settings.seed)
+        options = toy_options(trials=4, seed=self.settings.seed)
+        study = Study(ledger, Candidates(TINY, encoder="toy"), options, TimeBudget(None))
         Search(study, InlineExecutor(evaluate_toy)).run()
 
 task = headhunt.Task.load("rows.csv", seed=number)

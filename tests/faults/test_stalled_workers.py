@@ -19,7 +19,6 @@ from headhunt.run.directory import RunDirectory, read_predictions, write_arrays
 from headhunt.run.state import Outcome
 from headhunt.run.task import save_task
 from headhunt.spec import Recipe, Spec
-from headhunt.study.budget import Limits
 from headhunt.study.checkpoints import Checkpoints
 from headhunt.study.requests import EvaluateTrial
 from headhunt.training import loop
@@ -95,10 +94,10 @@ def test_files_of_a_worker_that_was_given_up_are_removed_on_resuming(tmp_path):
         write_arrays(request.predictions, rows=np.arange(3), outputs=np.zeros(3))
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(trials=5))
+    study = run_study(tmp_path, evaluate, trials=5)
     write_arrays(late[0].predictions, rows=np.arange(3), outputs=np.zeros(3))
     storage.write_text(late[0].checkpoint / "fold-0" / "state", "late")
-    resumed = run_study(tmp_path, evaluate, limits=Limits(trials=5))
+    resumed = run_study(tmp_path, evaluate, trials=5)
     assert leaderboard(resumed) == leaderboard(study)
     assert not late[0].predictions.exists() and not late[0].checkpoint.exists()
     assert len(list((tmp_path / "predictions").iterdir())) >= 4

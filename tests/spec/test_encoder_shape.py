@@ -9,8 +9,8 @@ import pytest
 
 from headhunt.errors import SpecError
 from headhunt.spec import Choice, EncoderShape, Lora, Recipe, Space, Spec, describe, solved
+from headhunt.study.budget import RuntimeEstimates
 from headhunt.study.candidates import Candidates
-from headhunt.study.runtime_estimates import RuntimeEstimates
 
 RANDOM = Spec(encoder="any", shape=EncoderShape())
 

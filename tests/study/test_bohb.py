@@ -10,9 +10,8 @@ import pytest
 from study_toys import TINY, run_study
 
 from headhunt.spec import Space
-from headhunt.study.budget import Limits
+from headhunt.study.bohb import Encoding, KernelDensity
 from headhunt.study.candidates import Candidates
-from headhunt.study.kernel_density import Encoding, KernelDensity
 from headhunt.study.registry import create_strategy
 
 MLP = {"head.mlp": True, "head.mlp.width": 32}
@@ -64,7 +63,7 @@ def test_bohb_proposes_what_good_results_have_in_common():
 
 
 def test_bohb_draws_a_fixed_fraction_at_random(tmp_path):
-    study = run_study(tmp_path, strategy="bohb", limits=Limits(trials=120), known=False)
+    study = run_study(tmp_path, strategy="bohb", trials=120, known_recipes=False)
     origins = Counter(trial.origin for trial in study.state.trials[30:])
     assert 0.2 < origins["random"] / origins.total() < 0.5
 

@@ -46,7 +46,7 @@ def test_budget_ends_the_search_early_enough_for_the_reserve(clock):
     clock.now = 1079
     assert not budget.search_is_over() and budget.left() == 21
     clock.now = 1080
-    assert budget.search_is_over() and not budget.search_is_over(grace=2)
+    assert budget.search_is_over()
 
 
 def test_budget_reserves_a_bounded_fraction_of_the_total(clock):

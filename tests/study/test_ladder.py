@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headhunt.run.schema import RunError
 from headhunt.study.ladder import Ladder, Rung, Rungs
 
 
@@ -80,25 +77,3 @@ def test_checkpoints_to_keep_limits_fully_trained_trials():
         rungs.add(trial, 0, 1, trial / 10)
         rungs.add(trial + 10, 0, 0, trial / 10)
     assert rungs.checkpoints_to_keep(finalists=2) == [(4, 1), (3, 1), *((number, 0) for number in range(14, 9, -1))]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        {},
-        {"fractions": [0.5, 1.0], "eta": 3},
-        {"fractions": "ab", "eta": 3, "brackets": 1},
-        {"fractions": [1.0, 0.5], "eta": 3, "brackets": 1},
-        {"fractions": [0.5, 1.0], "eta": float("inf"), "brackets": 1},
-        {"fractions": [0.5, 1.0], "eta": [], "brackets": 1},
-    ],
-)
-def test_ladder_of_a_damaged_run_is_refused(data):
-    with pytest.raises(RunError, match="no valid rungs"):
-        Ladder.from_dict(data)
-
-
-def test_ladder_survives_storing():
-    ladder = Ladder((0.1, 0.3, 1.0), eta=2, brackets=2)
-    assert Ladder.from_dict(json.loads(json.dumps(asdict(ladder)))) == ladder

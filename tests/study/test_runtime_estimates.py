@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from study_toys import open_study
 
-from headhunt.run.state import Outcome, State, Trial
+from headhunt.run.resampling import CrossValidation, Holdout
+from headhunt.run.state import Outcome
 from headhunt.spec import Space, Spec
-from headhunt.study.baselines import Baselines
-from headhunt.study.budget import TimeBudget
+from headhunt.study.budget import RuntimeEstimates
 from headhunt.study.candidates import Candidates
-from headhunt.study.ladder import Ladder
-from headhunt.study.promotions import Promotions
-from headhunt.study.runtime_estimates import RuntimeEstimates
+
+CANDIDATES = Candidates(Space.load("default"), encoder="toy")
 
 
 @pytest.fixture
 def plain() -> Spec:
-    return Candidates(Space.load("default"), encoder="toy").plain()
+    return CANDIDATES.plain()
 
 
 def frozen(spec: Spec, freeze: int | str) -> Spec:
@@ -26,7 +26,7 @@ def frozen(spec: Spec, freeze: int | str) -> Spec:
 
 
 def test_runtime_estimates_scale_with_the_trained_layers(plain):
-    estimates = RuntimeEstimates(layers=6)
+    estimates = RuntimeEstimates(CANDIDATES)
     half, head_only = frozen(plain, 3).to_dict(), frozen(plain, "all").to_dict()
     assert estimates.estimate(half) is None and estimates.median is None
     estimates.add(plain.to_dict(), 143.0)
@@ -38,7 +38,7 @@ def test_runtime_estimates_scale_with_the_trained_layers(plain):
 
 
 def test_runtime_estimates_do_not_mix_encoders(plain):
-    estimates = RuntimeEstimates(layers=6)
+    estimates = RuntimeEstimates(CANDIDATES)
     other = replace(plain, encoder="large")
     estimates.add(plain.to_dict(), 10.0)
     assert estimates.estimate(other.to_dict()) is None
@@ -47,14 +47,15 @@ def test_runtime_estimates_do_not_mix_encoders(plain):
     assert estimates.estimate(other.to_dict()) == pytest.approx(1000.0)
 
 
-def test_full_budget_seconds_extrapolates_from_the_rungs_so_far(plain):
-    trial = Trial(0, plain.to_dict(), plain.hash, None, "plain", 0)
-    ladder = Ladder((1 / 9, 1 / 3, 1.0))
-    baselines = Baselines(State(), Candidates(Space.load("default"), encoder="toy"), ladder, solved=False, known=False)
-    full_budget_seconds = Promotions(State(), ladder, baselines, TimeBudget(None)).full_budget_seconds
-    assert full_budget_seconds(trial, 0) is None
+@pytest.mark.parametrize(("resampling", "seconds"), [(CrossValidation(), 9.0), (Holdout(), 6.0)])
+def test_seconds_of_full_training_are_extrapolated_from_the_rungs_that_it_builds_on(tmp_path, resampling, seconds):
+    study = open_study(tmp_path)
+    study.study.resampling = resampling
+    study.begin()
+    trial = study.state.trials[0]
     trial.results[0] = Outcome("ok", 0.5, seconds=1.0)
     trial.results[1] = Outcome("ok", 0.6, seconds=2.0)
-    assert full_budget_seconds(trial, 0) == pytest.approx(9.0)
-    assert full_budget_seconds(trial, 1) == pytest.approx(9.0)
-    assert full_budget_seconds(trial, 2) is None
+    assert study.study._full_seconds(trial, 0) == pytest.approx(9.0)
+    assert study.study._full_seconds(trial, 1) == pytest.approx(seconds)
+    assert study.study._full_seconds(trial, 2) is None
+    study.ledger.close()

@@ -12,7 +12,6 @@ from study_toys import TINY, run_study, true_score
 
 from headhunt.errors import HeadhuntError
 from headhunt.spec import NAMED, Choice, Space
-from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates, contains
 from headhunt.study.ladder import Ladder
 from headhunt.study.registry import STRATEGIES, create_strategy
@@ -50,7 +49,7 @@ def test_strategy_proposes_valid_candidates_that_depend_on_the_seed(name, space)
 @EVERY
 def test_strategy_improves_on_its_first_proposals(tmp_path, name):
     trials = {"gp": 25, "bohb": 100, "prior": 100}.get(name, 60)
-    study = run_study(tmp_path, strategy=name, limits=Limits(trials=trials), known=False, seed=1)
+    study = run_study(tmp_path, strategy=name, trials=trials, known_recipes=False, seed=1)
     scores = [true_score(trial.spec) for trial in study.state.trials[1:]]
     if name in ("random", "grid"):
         assert max(scores[10:]) >= max(scores[:10])  # without learning, only the number of trials helps
@@ -60,11 +59,11 @@ def test_strategy_improves_on_its_first_proposals(tmp_path, name):
 
 @EVERY
 def test_every_strategy_gets_the_same_recipes_and_rungs_unless_told_otherwise(tmp_path, name):
-    options = {"strategy": name, "limits": Limits(trials=4), "ladder": None}
+    options = {"strategy": name, "trials": 4, "rungs": 2, "brackets": 1}
     study = run_study(tmp_path / "aided", space=Space.load("default"), **options)
     assert study.ladder == Ladder() and {trial.origin for trial in study.state.trials[1:]} == {"known"}
-    options["ladder"] = Ladder.of(1, 3, 1)
-    unaided = run_study(tmp_path / "unaided", known=False, **options)
+    options["rungs"] = 1
+    unaided = run_study(tmp_path / "unaided", known_recipes=False, **options)
     assert unaided.ladder.fractions == (1.0,)
     assert all(trial.origin in ("plain", "random", "prior", "model") for trial in unaided.state.trials)
 
@@ -98,7 +97,7 @@ def test_create_strategy_rejects_unknown_names():
 
 def test_grid_visits_every_point_once_and_ends(tmp_path):
     space = Space("small", {"head": {"pooling": Choice(("cls", "mean")), "dropout": Choice((0.0, 0.1, 0.2))}})
-    study = run_study(tmp_path, space=space, strategy="grid", limits=Limits())
+    study = run_study(tmp_path, space=space, strategy="grid", trials=None)
     assert study.state.ended == "exhausted" and len(study.state.trials) == 2 * 3 + 1
 
 
@@ -107,7 +106,7 @@ def test_grid_visits_every_point_beside_the_plain_head_and_known_recipes(tmp_pat
     rates = Choice((1e-4, 3e-4, 1e-3))
     space = Space("small", {"head": {"pooling": Choice(("cls", "mean", "max"))}, "recipe": {"learning_rate": rates}})
     for seed in range(4):
-        study = run_study(tmp_path / str(seed), space=space, strategy="grid", limits=Limits(), seed=seed)
+        study = run_study(tmp_path / str(seed), space=space, strategy="grid", trials=None, seed=seed)
         tried = {(trial.params["head.pooling"], trial.params["recipe.learning_rate"]) for trial in study.state.trials}
         assert len(tried) == 9 and study.state.ended == "exhausted"
 

@@ -19,15 +19,12 @@ from study_toys import (
     run_study,
 )
 
-from headhunt.errors import HeadhuntError
 from headhunt.run.directory import RunDirectory
 from headhunt.run.events import STOPPED, Event, TrialFinished, TrialStarted, decode
 from headhunt.run.ledger import read_state
 from headhunt.run.state import Outcome, State
 from headhunt.spec import Choice, Log, Space, Spec
-from headhunt.study.budget import Limits
 from headhunt.study.candidates import Candidates
-from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial
 from headhunt.study.study import Study
 
@@ -40,19 +37,9 @@ def read_events(study: Study) -> list[tuple[float, Event]]:
 # --- promotions and proposals
 
 
-def test_resumed_study_keeps_the_rungs_it_was_begun_with(tmp_path):
-    """Trials of earlier versions have results at rungs that are no longer the default."""
-    first = run_study(tmp_path, ladder=LADDER, limits=Limits(trials=8))
-    resumed = run_study(tmp_path, ladder=None, limits=Limits(trials=12))
-    assert resumed.ladder == LADDER != Ladder()
-    assert len(first.state.trials) == 8 and len(resumed.state.trials) == 12
-
-
 @pytest.mark.parametrize("workers", [1, 4])
 def test_study_promotes_only_the_best_of_each_rung(tmp_path, workers):
-    study = run_study(
-        tmp_path, executor=ShuffledExecutor(evaluate_toy, workers=workers), ladder=LADDER, limits=Limits(trials=60)
-    )
+    study = run_study(tmp_path, executor=ShuffledExecutor(evaluate_toy, workers=workers), trials=60)
     results: dict[tuple[int, int], dict[int, float]] = {}
     started = set()
     promotions = 0
@@ -111,7 +98,7 @@ def test_study_uses_the_encoder_of_the_space(tmp_path):
 
 
 def test_study_state_equals_replayed_ledger(tmp_path):
-    study = run_study(tmp_path, executor=ShuffledExecutor(evaluate_toy), limits=Limits(trials=50))
+    study = run_study(tmp_path, executor=ShuffledExecutor(evaluate_toy), trials=50)
     assert study.state == read_state(RunDirectory(tmp_path))
     assert {trial.origin for trial in study.state.trials} >= {"plain", "random", "model"}
 
@@ -120,9 +107,9 @@ def test_study_state_equals_replayed_ledger(tmp_path):
 @pytest.mark.parametrize("strategy", ["prior", "bohb", "grid", "evolution", "reinforce"])
 def test_study_resumed_at_any_record_ends_as_if_uninterrupted(tmp_path, strategy, evaluate):
     trials = {"bohb": 18, "prior": 14}.get(strategy, 9)
-    arguments = {"strategy": strategy, "limits": Limits(trials=trials), "ladder": LADDER}
+    arguments = {"strategy": strategy, "trials": trials}
     if strategy == "evolution":
-        arguments["options"] = {"population": 4, "tournament": 2}
+        arguments["of_strategy"] = {"population": 4, "tournament": 2}
     uninterrupted = run_study(tmp_path / "uninterrupted", evaluate, **arguments)
     lines = uninterrupted.ledger.directory.ledger.read_bytes().splitlines(keepends=True)
     expected = leaderboard(uninterrupted)
@@ -138,7 +125,7 @@ def test_study_resumed_at_any_record_ends_as_if_uninterrupted(tmp_path, strategy
 
 
 def test_study_with_several_workers_resumes_without_losing_or_repeating_results(tmp_path):
-    arguments = {"limits": Limits(trials=25), "ladder": LADDER}
+    arguments = {"trials": 25}
     uninterrupted = run_study(
         tmp_path / "uninterrupted", evaluate_flaky, executor=ShuffledExecutor(evaluate_flaky), **arguments
     )
@@ -157,11 +144,11 @@ def test_study_with_several_workers_resumes_without_losing_or_repeating_results(
 
 
 def test_study_continues_a_finished_run_with_more_trials(tmp_path):
-    run_study(tmp_path / "a", limits=Limits(trials=10))
-    more = run_study(tmp_path / "a", limits=Limits(trials=20))
+    run_study(tmp_path / "a", trials=10)
+    more = run_study(tmp_path / "a", trials=20)
     assert leaderboard(more) != [] and len(more.state.trials) == 20
     assert [trial.hash for trial in more.state.trials[:10]] == [
-        trial.hash for trial in run_study(tmp_path / "b", limits=Limits(trials=10)).state.trials
+        trial.hash for trial in run_study(tmp_path / "b", trials=10).state.trials
     ]
 
 
@@ -172,9 +159,7 @@ def test_study_retries_a_lost_worker_three_times(tmp_path):
         attempts.append((request.trial, request.attempt))
         return Outcome("lost") if request.trial == 1 else evaluate_toy(request)
 
-    study = run_study(
-        tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, ladder=Ladder.of(1, 3, 1)
-    )
+    study = run_study(tmp_path, evaluate, strategy="random", trials=4, known_recipes=False, rungs=1, brackets=1)
     assert [attempt for trial, attempt in attempts if trial == 1] == [0, 1, 2, 3]
     assert study.state.trials[1].results[0].outcome == "lost"
     assert len(study.state.leaderboard()) == 3
@@ -191,9 +176,7 @@ def test_study_retries_out_of_memory_once_with_half_the_micro_batch(tmp_path):
             raise MemoryError("too large")
         return evaluate_toy(request)
 
-    study = run_study(
-        tmp_path, evaluate, strategy="random", limits=Limits(trials=4), known=False, ladder=Ladder.of(1, 3, 1)
-    )
+    study = run_study(tmp_path, evaluate, strategy="random", trials=4, known_recipes=False, rungs=1, brackets=1)
     assert steps_by_trial == {0: [1], 1: [1, 2], 2: [1, 2], 3: [1]}
     assert study.state.trials[1].results[0].outcome == "memory"
     assert study.state.trials[2].results[0].outcome == "ok"
@@ -203,13 +186,13 @@ def test_study_records_an_exception_with_its_message(tmp_path):
     def evaluate(request):
         raise ValueError("broken")
 
-    study = run_study(tmp_path, evaluate, limits=Limits(trials=3))
+    study = run_study(tmp_path, evaluate, trials=3)
     assert len(study.state.trials) == 3 and study.state.best is None
     assert "ValueError: broken" in study.state.trials[0].results[LADDER.top - 1].extra["message"]
 
 
 def test_study_records_a_nan_score_as_collapsed(tmp_path):
-    study = run_study(tmp_path, lambda request: Outcome("ok", math.nan), limits=Limits(trials=2))
+    study = run_study(tmp_path, lambda request: Outcome("ok", math.nan), trials=2)
     assert [result.outcome for result in study.state.trials[0].results.values()] == ["collapsed"]
 
 
@@ -226,7 +209,7 @@ def test_study_keeps_predictions_of_the_highest_rung_of_each_trial(tmp_path):
 
 
 def test_study_keeps_predictions_within_their_disk_limit(tmp_path):
-    study = run_study(tmp_path, evaluate_and_save_predictions, limits=Limits(trials=60), disk=80_000)
+    study = run_study(tmp_path, evaluate_and_save_predictions, trials=60, disk=80_000)
     kept = study.ledger.directory.prediction_sizes()
     best = [trial.number for trial in study.state.leaderboard() if trial.best[0] == LADDER.top][:4]
     assert 4 <= len(kept) <= 11 and (0, LADDER.top) in kept
@@ -244,7 +227,7 @@ def test_study_ends_at_the_time_limit_and_requests_carry_the_deadline(tmp_path):
         clock.now += 10
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(time=95), clock=clock)
+    study = run_study(tmp_path, evaluate, time=95, trials=None, clock=clock)
     assert study.state.ended == "time" and deadlines == {1095.0} and len(study.state.settled) == 10
 
 
@@ -258,9 +241,9 @@ def test_study_resumes_a_trial_stopped_by_the_deadline(tmp_path):
             return Outcome(STOPPED)
         return evaluate_toy(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(time=95), clock=clock)
+    study = run_study(tmp_path, evaluate, time=95, trials=None, clock=clock)
     assert stopped == list(study.state.running.items()) and len(stopped) == 1
-    resumed = run_study(tmp_path, evaluate, limits=Limits(trials=12), clock=clock)
+    resumed = run_study(tmp_path, evaluate, trials=12, clock=clock)
     assert not resumed.state.running and stopped[0] in resumed.state.settled
 
 
@@ -293,16 +276,16 @@ def timed(
 def test_study_spends_the_remaining_time_on_started_trials(tmp_path, seed):
     """When new trials cannot reach the top any more, the best unfinished trials are promoted."""
     clock, started_at = VirtualClock(), {}
-    evaluate, limits = timed(clock, lambda spec: 9.0, started_at), Limits(time=300, trials=999)
+    evaluate = timed(clock, lambda spec: 9.0, started_at)
     space = Space("alike", {**TINY.tree, "recipe": {"learning_rate": Log(1e-5, 1e-3)}})
-    study = run_study(tmp_path, evaluate, space=space, limits=limits, clock=clock, seed=seed)
+    study = run_study(tmp_path, evaluate, space=space, time=300, trials=999, clock=clock, seed=seed)
     assert study.state.ended == "time" and not study.state.running  # every started trial finished
     assert max(started_at.values()) <= 1300 - 3 <= clock.now  # there was time for one fold
     # A trial left below the top scored worse than the plain head, or the time was too short for it.
     plain = study.state.trials[0].results
     for rung in (0, 1):
         remaining = 9.0 * (1 - LADDER.fractions[rung])
-        for _, score in study.promotions.rungs.waiting(rung):
+        for _, score in study.rungs.waiting(rung):
             assert (rung in plain and score < plain[rung].score) or clock.now + 1.1 * remaining > 1300
 
 
@@ -312,7 +295,7 @@ def test_study_starts_no_trial_that_cannot_train_one_fold_in_time(tmp_path):
     space = Space("two", {**TINY.tree, "recipe": {"learning_rate": Log(1e-5, 1e-3), "freeze": Choice(("none", 5))}})
     seconds = {"none": 40.0, 5: 4.0}
     evaluate = timed(clock, lambda spec: seconds[spec.recipe.freeze], started_at)
-    study = run_study(tmp_path, evaluate, space=space, limits=Limits(time=200, trials=999), clock=clock, seed=1)
+    study = run_study(tmp_path, evaluate, space=space, time=200, trials=999, clock=clock, seed=1)
     freezes = {trial.number: trial.spec.recipe.freeze for trial in study.state.trials}
     assert study.state.ended == "time"
     assert {freezes[number] for number, started in started_at.items() if started > 1200 - 40 / 3} == {5}
@@ -327,21 +310,21 @@ def test_study_ends_in_time_when_workers_hang(tmp_path):
             clock.now += timeout or 1
             return []
 
-    study = run_study(tmp_path, executor=HangingExecutor(evaluate_toy), limits=Limits(time=30), clock=clock)
+    study = run_study(tmp_path, executor=HangingExecutor(evaluate_toy), time=30, trials=None, clock=clock)
     assert study.state.ended == "time" and clock.now < 1034 and len(study.state.running) == 4
 
 
 def test_study_ends_when_full_training_reaches_the_target(tmp_path):
-    study = run_study(tmp_path, limits=Limits(target=0.87, trials=200))
+    study = run_study(tmp_path, target=0.87, trials=200)
     assert study.state.ended == "target"
     last = study.state.settled[-1]
     assert last[1] == LADDER.top and study.state.trials[last[0]].results[last[1]].score >= 0.87
 
 
 def test_study_ends_after_the_last_promotion_when_trials_are_limited(tmp_path):
-    study = run_study(tmp_path, limits=Limits(trials=30))
+    study = run_study(tmp_path, trials=30)
     assert study.state.ended == "trials" and len(study.state.trials) == 30
-    assert study.promotions.rungs.next_promotion() is None
+    assert study.rungs.next_promotion() is None
 
 
 @pytest.mark.parametrize(("std_error", "promoted"), [(0.0, False), (0.02, True)])
@@ -354,8 +337,8 @@ def test_study_promotes_at_the_end_what_is_not_clearly_worse_than_the_plain_head
         clock.now += seconds
         return Outcome("ok", 0.8 - 0.01 * (request.trial > 0), seconds, 100, {"std_error": std_error})
 
-    options = {"ladder": Ladder((1 / 3, 1.0), brackets=1), "limits": Limits(time=80, trials=3), "clock": clock}
-    study = run_study(tmp_path, evaluate, known=False, **options)
+    options = {"rungs": 2, "brackets": 1, "time": 80, "trials": 3, "clock": clock}
+    study = run_study(tmp_path, evaluate, known_recipes=False, **options)
     assert any(1 in trial.results for trial in study.state.trials[1:]) == promoted
 
 
@@ -365,16 +348,10 @@ def test_study_stop_ends_the_search(tmp_path):
             study.stop()
         return evaluate_toy(request)
 
-    study = open_study(tmp_path, evaluate, limits=Limits())
+    study = open_study(tmp_path, evaluate, trials=None)
     assert study.run() == "stopped"
     study.ledger.close()
     assert read_state(RunDirectory(tmp_path)).ended == "stopped" and len(study.state.trials) <= 5
-
-
-@pytest.mark.parametrize("name", ["time", "trials"])
-def test_limits_must_be_above_0(name):
-    with pytest.raises(HeadhuntError, match=name):
-        Limits(**{name: 0})
 
 
 # --- checkpoints
@@ -393,16 +370,16 @@ def test_study_resumes_a_promoted_trial_from_the_rung_below(tmp_path):
         resumed_from[request.trial, request.rung] = request.resume_from
         return evaluate_and_save_checkpoint(request)
 
-    study = run_study(tmp_path, evaluate, limits=Limits(trials=40))
+    study = run_study(tmp_path, evaluate, trials=40)
     for (trial, rung), path in resumed_from.items():
         bracket = study.state.trials[trial].bracket
         assert path == (study.ledger.directory.checkpoint(trial, rung - 1) if rung > bracket else None)
     checkpoints = study.ledger.directory.checkpoint_sizes()
-    assert checkpoints.keys() <= set(study.promotions.rungs.checkpoints_to_keep(finalists=40))
+    assert checkpoints.keys() <= set(study.rungs.checkpoints_to_keep(finalists=40))
 
 
 def test_study_keeps_checkpoints_within_the_disk_limit_and_the_best_of_them(tmp_path):
-    study = run_study(tmp_path, evaluate_and_save_checkpoint, limits=Limits(trials=60), disk=12_000)
+    study = run_study(tmp_path, evaluate_and_save_checkpoint, trials=60, disk=12_000)
     checkpoints = study.ledger.directory.checkpoint_sizes()
     assert sum(checkpoints.values()) <= 12_000
     best = study.state.best

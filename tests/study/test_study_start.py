@@ -14,8 +14,6 @@ from headhunt.run.plan import Plan
 from headhunt.run.state import Outcome
 from headhunt.spec import Log, Space
 from headhunt.spec.spec import PLAIN_LEARNING_RATES
-from headhunt.study.budget import Limits
-from headhunt.study.ladder import Ladder
 from headhunt.study.requests import EvaluateTrial
 
 FOLDS = Plan(
@@ -41,7 +39,7 @@ def record(requests: list[EvaluateTrial], scores: dict[str, float | None] = SOLV
 
 
 def run(folder, requests=None, scores=SOLVED_SCORES, **arguments):
-    defaults = {"plan": FOLDS, "solved": True, "encoders": tuple(SOLVED_SCORES), "limits": Limits(trials=20)}
+    defaults = {"plan": FOLDS, "solved": True, "encoders": tuple(SOLVED_SCORES), "trials": 20}
     return run_study(folder, record([] if requests is None else requests, scores), **{**defaults, **arguments})
 
 
@@ -85,22 +83,22 @@ def test_study_keeps_the_first_encoder_if_solved_heads_are_equal_or_fail(tmp_pat
 
 @pytest.mark.parametrize("plan", [FOLDS, ROWS])
 def test_study_resumed_at_any_record_uses_the_same_encoder(tmp_path, plan):
-    uninterrupted = run(tmp_path / "uninterrupted", plan=plan, limits=Limits(trials=9))
+    uninterrupted = run(tmp_path / "uninterrupted", plan=plan, trials=9)
     lines = uninterrupted.ledger.directory.ledger.read_bytes().splitlines(keepends=True)
     assert {trial.spec.encoder for trial in uninterrupted.state.trials[6:]} == {"middle"}
     for kept in range(len(lines)):
         folder = tmp_path / f"resumed-{kept}"
         folder.mkdir()
         RunDirectory(folder).ledger.write_bytes(b"".join(lines[:kept]))
-        resumed = run(folder, plan=plan, limits=Limits(trials=9))
+        resumed = run(folder, plan=plan, trials=9)
         assert leaderboard(resumed) == leaderboard(uninterrupted)
         assert [trial.hash for trial in resumed.state.trials] == [trial.hash for trial in uninterrupted.state.trials]
         shutil.rmtree(folder)
 
 
 def test_study_continued_with_more_trials_uses_the_chosen_encoder(tmp_path):
-    run(tmp_path, limits=Limits(trials=7))
-    continued = run(tmp_path, limits=Limits(trials=12))
+    run(tmp_path, trials=7)
+    continued = run(tmp_path, trials=12)
     assert {trial.spec.encoder for trial in continued.state.trials[6:]} == {"middle"}
 
 
@@ -118,7 +116,7 @@ def test_study_without_solved_heads_has_none(tmp_path):
 
 @pytest.mark.parametrize("rows", [60, 500])
 def test_recommended_recipe_is_recorded_once_and_compared_like_others(tmp_path, rows):
-    options = {"rows": rows, "space": Space.load("default"), "encoders": ("small",), "limits": Limits(trials=6)}
+    options = {"rows": rows, "space": Space.load("default"), "encoders": ("small",), "trials": 6}
     study = open_study(tmp_path, record([], {"small": 0.6}), plan=FOLDS, solved=True, **options)
     study.begin()
     trial = study.recommended()
@@ -138,19 +136,17 @@ def test_space_without_known_recipes_recommends_none(tmp_path):
     study = open_study(tmp_path, space=space, plan=FOLDS)
     assert study.recommended() is None
     study.ledger.close()
-    unknown = open_study(tmp_path / "unknown", known=False, space=Space.load("default"), plan=FOLDS)
+    unknown = open_study(tmp_path / "unknown", known_recipes=False, space=Space.load("default"), plan=FOLDS)
     assert unknown.recommended() is None
     unknown.ledger.close()
 
 
 def test_trial_whose_predictions_are_lost_is_evaluated_again_and_counts_once(tmp_path):
     requests: list[EvaluateTrial] = []
-    study = run(tmp_path, requests, encoders=("small",), limits=Limits(trials=6))
+    study = run(tmp_path, requests, encoders=("small",), trials=6)
     before, number = list(study.state.settled), study.state.settled[-1]
     requests.clear()
-    again = open_study(
-        tmp_path, record(requests), plan=FOLDS, solved=True, encoders=("small",), limits=Limits(trials=6)
-    )
+    again = open_study(tmp_path, record(requests), plan=FOLDS, solved=True, encoders=("small",), trials=6)
     again.repeat([number, (99, 0)])
     again.run()
     again.ledger.close()
@@ -196,11 +192,11 @@ def test_study_on_rows_trains_each_rung_on_more_rows(tmp_path):
     assert all(request.resume_from is None for request in requests)
 
 
-@pytest.mark.parametrize("ladder", [None, Ladder((1.0,))])
-def test_solved_head_does_not_set_the_timeout_of_workers(tmp_path, ladder):
+@pytest.mark.parametrize("rungs", [1, 2])
+def test_solved_head_does_not_set_the_timeout_of_workers(tmp_path, rungs):
     """Issue: ten times its seconds, or two minutes, were too short for training runs."""
     requests: list[EvaluateTrial] = []
-    run(tmp_path, requests, plan=ROWS, ladder=ladder)
+    run(tmp_path, requests, plan=ROWS, rungs=rungs)
     first = next(request for request in requests if request.spec.recipe.solver == "adamw")
     assert first.worker_timeout is None and any(request.worker_timeout for request in requests)
 
@@ -213,6 +209,6 @@ def test_study_does_not_promote_a_plain_head_that_would_not_finish(tmp_path):
         clock.now += seconds
         return Outcome("ok", 0.5 + request.trial / 1000, seconds, 10)
 
-    study = run_study(tmp_path, evaluate, plan=FOLDS, limits=Limits(time=300), clock=clock)
+    study = run_study(tmp_path, evaluate, plan=FOLDS, time=300, trials=None, clock=clock)
     assert max(trial.reached for trial in study.state.trials if not trial.is_plain) == LADDER.top
     assert [trial.reached for trial in study.state.plain_trials] == [LADDER.top - 1] * 2

@@ -48,9 +48,9 @@ def working_rows(task: Task, plan: Plan | None, seed: int = 0) -> WorkingRows:
     rank = np.empty(len(targets), np.int64)
     rank[stratified_order(targets, seed)] = np.arange(len(targets))
     everything = WorkingRows(np.arange(len(targets)), make_folds(task, seed), rank)
-    if plan is None or plan.cross_validates:
+    if plan is None or len(everything.folds) > 1:
         return everything
-    train, evaluated = everything.folds[0]
+    ((train, evaluated),) = everything.folds
     evaluated = np.sort(everything.sample(evaluated, plan.held_out))
     train = everything.sample(train, max(plan.used_rows, plan.solved_rows, plan.counted_rows))
     positions = np.sort(np.concatenate([train, evaluated]))

@@ -12,7 +12,6 @@ from typing import Any
 from headhunt.engine.choice import choose, unlike
 from headhunt.engine.deliver import deliver, join_unlike, refuse_if_nothing_trained, write_model_cards
 from headhunt.engine.encoders import relative_cost
-from headhunt.engine.planning import CLOSING_SECONDS, MEASURED_ROWS, MEASURED_SECONDS, make_plan, with_encoders
 from headhunt.engine.pretraining import Pretraining
 from headhunt.engine.signals import interruptible, terminated_like_interrupted
 from headhunt.engine.view import View
@@ -25,15 +24,14 @@ from headhunt.run.directory import RunDirectory, is_model
 from headhunt.run.events import ModelSaved, SearchEnded
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.model_info import versions
-from headhunt.run.plan import Plan
+from headhunt.run.plan import CLOSING_SECONDS, MEASURED_ROWS, MEASURED_SECONDS, Plan, make_plan, with_encoders
 from headhunt.run.settings import Resources, SearchSettings
 from headhunt.run.state import KNOWN, PLAIN, SOLVED, WORDS, Trial
 from headhunt.spec import Space, Spec, plain
 from headhunt.storage import remove
-from headhunt.study.budget import INTERRUPTED_SECONDS, Limits, TimeBudget
+from headhunt.study.budget import INTERRUPTED_SECONDS, TimeBudget
 from headhunt.study.candidates import Candidates
 from headhunt.study.executors import Executor, InlineExecutor
-from headhunt.study.ladder import Ladder
 from headhunt.study.loop import Batch, Loop
 from headhunt.study.requests import (
     FitAllRows,
@@ -164,20 +162,23 @@ class Session:
         """Solve heads on word counts and on the frozen encoder: the floor that nothing delivered is below."""
         self._title = "training the first models, in seconds"
         self.study.begin()
-        unsolved = self.study.baselines.unsolved()
-        if unsolved and self.view.plan.cross_validates and self.view.state.model is None:
-            first = [trial for trial in unsolved if trial.spec.encoder == self.settings.encoder]
-            for trial in first:
-                if not self._is_stopped() or not self.view.fitted():
-                    self.loop.run(Batch([self._fit_at_once(trial)]))
-        for trial in unsolved:
-            if not self._is_stopped() or not self.view.fitted():
-                # A first model may be late.
-                deadline = self._deadline(self._closing_seconds()) if self.view.fitted() else None
-                self.loop.run(Batch([self._evaluate_at_once(trial, alone=True, deadline=deadline)]))
+        self.loop.run(Batch(self._solvings()))
         if not self._is_stopped():
             solved = [trial for trial in self.view.fitted() if trial.is_solved]
             self.loop.run(Batch(self._tests(solved, alone=True)))
+
+    def _solvings(self) -> Iterator[Request]:
+        """Yield requests for models that need no training. The first one may be late."""
+        view, unsolved = self.view, self.study.baselines.unsolved()
+        if not self.study.resampling.leaves_model and view.state.model is None:
+            for trial in unsolved:
+                if trial.spec.encoder == self.settings.encoder and not (self._is_stopped() and view.fitted()):
+                    out = self.directory.final_model(trial.number, 0)
+                    yield view.request(FitAllRows, trial, out=out, alone=True)
+        for trial in unsolved:
+            if not (self._is_stopped() and view.fitted()):
+                deadline = self._deadline(self._closing_seconds()) if view.fitted() else None
+                yield self._evaluate_at_once(trial, alone=True, deadline=deadline)
 
     def _train_and_compare(self) -> None:
         """Train the recommended recipe and the plain head on all rows; idle workers compare candidates meanwhile."""
@@ -248,10 +249,6 @@ class Session:
         result = deliver(view, reason, self.resources.trust_remote_code, self.budget.left())
         write_model_cards(view, result)
 
-    def _fit_at_once(self, trial: Trial) -> Request:
-        """Return the request for a model that needs no training."""
-        return self.view.request(FitAllRows, trial, out=self.directory.final_model(trial.number, 0), alone=True)
-
     def _evaluate_at_once(self, trial: Trial, **fields: Any) -> Request:
         """Return the request for a complete evaluation."""
         return self.study.request(trial.number, self.study.ladder.top, checkpoint=None, **{"deadline": None, **fields})
@@ -276,7 +273,7 @@ class Session:
                 "deadline": None if self.budget.deadline is None else start + share * left,
                 "worker_timeout": None,
             }
-            if plan.cross_validates:
+            if not self.study.resampling.leaves_model:
                 out = self.directory.final_model(trial.number, seed)
                 yield self.view.request(FitAllRows, trial, seed, out=out, **fields)
                 continue
@@ -339,7 +336,7 @@ class Session:
         """Keep the best model on disk and enough time for the end, and show the state."""
         if results and hasattr(self, "view"):
             view, reserve = self.view, self._closing_seconds()
-            if view.plan.cross_validates:
+            if not self.study.resampling.leaves_model:
                 reserve += 1.1 * view.fit_seconds()
             self.budget.reserve(reserve)
             self._keep_best()
@@ -404,15 +401,10 @@ class Session:
         return Study(
             ledger,
             candidates,
-            strategy=settings.strategy,
-            known=settings.known_recipes,
-            ladder=Ladder.of(settings.rungs, settings.eta, settings.brackets),
-            limits=Limits(trials=settings.trials, target=settings.target),
-            budget=self.budget,
-            seed=settings.seed,
+            settings,
+            self.budget,
             task=self.task.fingerprint,
             disk=DISK,
-            solved=settings.solved,
             versions=versions(),
         )
 

@@ -27,8 +27,8 @@ from headhunt.run.plan import Plan
 from headhunt.run.settings import SearchSettings
 from headhunt.run.state import State, Trial
 from headhunt.run.task import TaskInfo, open_task, tested_rows
+from headhunt.study.budget import worker_timeout
 from headhunt.study.requests import Request
-from headhunt.study.runtime_estimates import worker_timeout
 from headhunt.study.study import Study
 
 JobT = TypeVar("JobT", bound=Request)
@@ -93,7 +93,7 @@ class View:
         """Return the longest time that fitting a model took so far; 0 before any."""
         seconds = [done.seconds for key, done in self.state.jobs.items() if key.startswith("FitAllRows/")]
         top, tuned = self.study.ladder.top, [trial for trial in self.state.trials if not trial.is_solved]
-        if not self.plan.cross_validates:
+        if self.study.resampling.leaves_model:
             seconds += [trial.results[top].seconds for trial in tuned if top in trial.results]
         return max(seconds, default=0.0)
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, TypeVar
 
 from headhunt.errors import SpecError
@@ -22,7 +22,6 @@ from headhunt.spec import (
     Int,
     Leaf,
     Log,
-    Recipe,
     Smart,
     Space,
     Spec,
@@ -38,71 +37,57 @@ LEAST_COST = 0.25  # of training some layers, relative to all
 FEW_EPOCHS = 3.0  # up to which a solved head is the better start: benchmarks/testbed/few_epochs.py
 
 
+@dataclass(eq=False, repr=False)
 class Candidates:
-    """The candidates that a search may propose.
+    """The candidates that a search may propose."""
 
-    Attributes:
-        encoder: Encoder of the plain head and of the known recipes. It is the encoder that the space names, or the
-            first option if the space offers several.
-        leaves: Parameters that change a candidate of this task, by path.
+    space: Space
+    encoder: str
+    """Encoder of new candidates. At first it is the one that the space names, its first option, or else the given one,
+    and also that of the plain head and of the known recipes."""
+    _: KW_ONLY
+    pair: bool = False
+    """Whether the task has two texts per row."""
+    problem_type: str = "single_label_classification"
+    rows: int = 500
+    """Number of training rows. It decides the epochs of the plain head."""
+    layers: int = 6
+    """Number of encoder layers, for runtime estimates."""
+    width: int = 384
+    """Hidden size of the plain head's encoder, which decides its learning rates."""
+    max_length: int | None = None
+    """Maximum number of tokens per text where the space does not set it; None for that of the recipe."""
+    encoders: Sequence[str] = ()
+    """Encoders to choose from, the first of which is that of the plain head; by default this one alone."""
+    max_epochs: float | None = None
+    """Largest number of epochs that there is time for."""
+    classes: int = 2
+    """Number of classes, which decides how heads are solved."""
+    learned: Sequence[Spec] = ()
+    """Candidates that performed well in the user's own earlier searches, with any encoder."""
+    epochs: float | None = None
+    """Number of epochs of every candidate; by default that of its recipe, as far as there is time."""
+    balanced: bool = False
+    """Whether rare classes get more weight in solved heads."""
+    leaves: dict[str, Leaf] = field(init=False)
+    """Parameters that change a candidate of this task, by path."""
 
-    Args:
-        space: Search space.
-        encoder: Encoder to use if the space names none.
-        pair: Whether the task has two texts per row.
-        problem_type: Problem type of the task.
-        rows: Number of training rows. It decides the epochs of the plain head.
-        layers: Number of encoder layers, for runtime estimates.
-        width: Hidden size of the plain head's encoder, which decides its learning rates.
-        max_length: Maximum number of tokens per text if the space does not set it. Defaults to the recipe's value.
-        encoders: Encoders to choose from, the first of which is that of the plain head. Defaults to `encoder` alone.
-        max_epochs: Largest number of epochs that there is time for.
-        classes: Number of classes, which decides how heads are solved.
-        learned: Candidates that performed well in the user's own earlier searches, with any encoder.
-        epochs: Number of epochs of every candidate; by default that of its recipe, as far as there is time.
-        balanced: Whether rare classes get more weight in solved heads.
-    """
-
-    def __init__(
-        self,
-        space: Space,
-        *,
-        encoder: str,
-        pair: bool = False,
-        problem_type: str = "single_label_classification",
-        rows: int = 500,
-        layers: int = 6,
-        width: int = 384,
-        max_length: int | None = None,
-        encoders: Sequence[str] = (),
-        max_epochs: float | None = None,
-        classes: int = 2,
-        learned: Sequence[Spec] = (),
-        epochs: float | None = None,
-        balanced: bool = False,
-    ) -> None:
-        self.space, self.pair, self.rows, self.layers = space, pair, rows, layers
-        self.learned, self._epochs, self.balanced = tuple(learned), epochs, balanced
-        self.classes = classes if problem_type == "single_label_classification" else 1
-        self.problem_type, self.max_epochs, self.width = problem_type, max_epochs, width
-        self.baseline_encoder = self.encoder = _encoder_of(space, encoder)
-        self.encoders = tuple(encoders) or (self.encoder,)
+    def __post_init__(self) -> None:
+        self.encoder = self.baseline_encoder = _encoder_of(self.space, self.encoder)
+        self.encoders = self.encoders or (self.encoder,)
+        self.classes = self.classes if self.problem_type == "single_label_classification" else 1
         self._known: dict[tuple[str, float | None, bool], list[tuple[Spec, Params]]] = {}
-        space_length = space.tree.get("recipe", {}).get("max_length")
-        self.max_length = max_length if space_length is None else None
-        # If the space offers several lengths, the plain head reads the longest, so that it is at no disadvantage.
-        if space_length is None:
-            self._plain_max_length = max_length
-        else:
-            options = space_length.options if isinstance(space_length, Choice) else ()
-            longest = value_at(space_length, 1 - 1e-9) if isinstance(space_length, Leaf) else space_length
+        self._plain_max_length = self.max_length
+        length = self.space.tree.get("recipe", {}).get("max_length")
+        if length is not None:
+            # If the space offers several lengths, the plain head reads the longest, so that it is at no disadvantage.
+            self.max_length, options = None, length.options if isinstance(length, Choice) else ()
+            longest = value_at(length, 1 - 1e-9) if isinstance(length, Leaf) else length
             self._plain_max_length = int(max(options, default=longest))
-        every_leaf = dict(space.leaves())
-        unused = inactive_leaves(pair=pair, problem_type=problem_type)
+        every_leaf = dict(self.space.leaves())
+        unused = inactive_leaves(pair=self.pair, problem_type=self.problem_type)
         # A leaf without effect would only be noise in a model of the other leaves.
-        self.leaves: dict[str, Leaf] = {
-            path: leaf for path, leaf in every_leaf.items() if count_values(leaf) > 1 and path not in unused
-        }
+        self.leaves = {path: leaf for path, leaf in every_leaf.items() if count_values(leaf) > 1 and path not in unused}
         self._fixed = {path: first_value(leaf) for path, leaf in every_leaf.items() if path not in self.leaves}
         self._switches = {
             path: tuple(each for each in every_leaf if is_switch(every_leaf[each]) and path.startswith(f"{each}."))
@@ -146,8 +131,8 @@ class Candidates:
     def _fitted(self, spec: Spec) -> Spec:
         """Return the spec with no more epochs than there is time for; frozen layers and a small encoder take less."""
         recipe = spec.recipe
-        if self._epochs is not None and not recipe.is_solved:
-            return replace(spec, recipe=replace(recipe, epochs=self._epochs))
+        if self.epochs is not None and not recipe.is_solved:
+            return replace(spec, recipe=replace(recipe, epochs=self.epochs))
         if self.max_epochs is None or recipe.freeze == "all":
             return spec
         frozen = recipe.freeze / self.layers if isinstance(recipe.freeze, int) else 0.0
@@ -215,11 +200,6 @@ class Candidates:
         spec = solved(self.baseline_encoder, classes=self.classes, words="alone", balanced=self.balanced)
         return with_max_length(spec, self._plain_max_length)
 
-    @property
-    def epochs(self) -> float:
-        """Number of epochs that the space sets for its candidates, where there is time for them."""
-        return self._first_recipe().epochs
-
     def known_recipes(self, *, learned: bool = True) -> list[tuple[Spec, Params]]:
         """Return recipes that performed well on other tasks, in the order to try them.
 
@@ -236,13 +216,19 @@ class Candidates:
     def _find_known_recipes(self, learned: bool) -> Iterator[tuple[Spec, Params]]:
         base = replace(self.plain(), encoder=self.encoder)
         seen = {self.plain().hash}
-        shared = {"epochs": self.epochs, "batch_size": self._batch_size(), **self.space.constants("recipe")}
+        first = self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe
+        sizes, freezes = (self.leaves.get(f"recipe.{name}") for name in ("batch_size", "freeze"))
+        # The batch size of the plain head, unless the space does not have that.
+        size = base.recipe.batch_size if sizes and contains(sizes, base.recipe.batch_size) else first.batch_size
+        shared = {"epochs": first.epochs, "batch_size": size, **self.space.constants("recipe")}
         base = replace(base, recipe=replace(base.recipe, **shared))
         few_epochs = self._fitted(base).recipe.epochs <= FEW_EPOCHS
         if "shape" in self.space.tree:
             recipes = _known_shapes(base, self.layers)
         else:
-            recipes = _known_recipes(base, self._numeric_freezes(), self.pair, few_epochs, self.rows <= FEW_ROWS)
+            options = freezes.options if isinstance(freezes, Choice) else ()
+            layers = sorted(option for option in options if isinstance(option, int))
+            recipes = _known_recipes(base, layers, self.pair, few_epochs, self.rows <= FEW_ROWS)
         recipes = alternate(recipes, (_adapt(spec, base) for spec in self.learned if learned))
         for recipe in _with_task_layers(recipes) if self.problem_type == "multi_task" else recipes:
             spec = self._fitted(recipe.canonical(self.problem_type))
@@ -251,21 +237,6 @@ class Candidates:
                 continue
             seen.add(spec.hash)
             yield spec, params
-
-    def _batch_size(self) -> int:
-        """Return the batch size of the plain head, or the first one of the space if it does not have that."""
-        plain, leaf = self.plain().recipe.batch_size, self.leaves.get("recipe.batch_size")
-        return plain if leaf is not None and contains(leaf, plain) else self._first_recipe().batch_size
-
-    def _first_recipe(self) -> Recipe:
-        """Return the recipe of the first values of the space."""
-        return self._sample({path: first_value(leaf) for path, leaf in self.leaves.items()}).recipe
-
-    def _numeric_freezes(self) -> list[int]:
-        """Return the numbers of layers that may be frozen, in ascending order."""
-        leaf = self.leaves.get("recipe.freeze")
-        options = leaf.options if isinstance(leaf, Choice) else ()
-        return sorted(option for option in options if isinstance(option, int))
 
 
 def _encoder_of(space: Space, otherwise: str) -> str:
@@ -289,7 +260,7 @@ def alternate(recipes: Iterator[ItemT], learned: Iterator[ItemT]) -> Iterator[It
 
 
 def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool, few_rows: bool) -> Iterator[Spec]:
-    """Yield candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
+    """Return candidates in the order to try them: fine-tuning with standardised features, then cheaper ones.
 
     A head that starts from its solution needs fewer steps: it is tried first where there are few epochs or few rows.
     With few rows, the same with a contrastive loss comes before that.
@@ -308,24 +279,30 @@ def _known_recipes(base: Spec, freezes: list[int], pair: bool, few_epochs: bool,
     half_frozen = replace(fewest_frozen, freeze=half_the_layers)
     all_frozen = replace(base.recipe, learning_rate=5e-4, head_lr_multiplier=10.0, freeze="all")
     pooled = Head(pooling="mean", siamese="combined" if pair else None)
-    if few_rows:
-        yield replace(base, head=pooled, recipe=replace(from_solution, contrastive=1.0))
-    for recipe in (from_solution, tuned) if few_epochs or few_rows else (tuned, from_solution):
-        yield replace(base, head=pooled, recipe=recipe)
-    if not pair:  # left out by spaces without windows
-        yield replace(base, head=Head(pooling="mean", windows="mean", mlp=Mlp(width=256)), recipe=all_frozen)
-        yield replace(base, head=Head(pooling="mean", windows="mean"), recipe=half_frozen)
+    wide, recipes = Mlp(width=256), (from_solution, tuned) if few_epochs or few_rows else (tuned, from_solution)
     if pair:
-        yield replace(base, head=Head(pooling="mean", siamese="concat"), recipe=all_frozen)
-        yield replace(base, head=Head(pooling="mean", siamese="cosine"), recipe=half_frozen)
-        yield replace(base, head=Head(pooling="mean_max", siamese="concat"), recipe=half_frozen)
-    else:
-        yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=all_frozen)
-    yield replace(base, head=Head(pooling="attention"), recipe=fewest_frozen)
-    yield replace(base, head=Head(pooling="mean"), recipe=half_frozen)
-    yield replace(base, head=Head(pooling="mean", mlp=Mlp(width=256)), recipe=fewest_frozen)
-    for pooling in ("cls", "mean") if not freezes else ():  # for spaces with few recipe choices
-        yield replace(base, head=Head(pooling=pooling, mlp=Mlp(width=128)))
+        others = [
+            (Head(pooling="mean", siamese="concat"), all_frozen),
+            (Head(pooling="mean", siamese="cosine"), half_frozen),
+            (Head(pooling="mean_max", siamese="concat"), half_frozen),
+        ]
+    else:  # those with windows are left out by spaces without them
+        others = [
+            (Head(pooling="mean", windows="mean", mlp=wide), all_frozen),
+            (Head(pooling="mean", windows="mean"), half_frozen),
+            (Head(pooling="mean", mlp=wide), all_frozen),
+        ]
+    known = [
+        *([(pooled, replace(from_solution, contrastive=1.0))] if few_rows else []),
+        *((pooled, recipe) for recipe in recipes),
+        *others,
+        (Head(pooling="attention"), fewest_frozen),
+        (Head(pooling="mean"), half_frozen),
+        (Head(pooling="mean", mlp=wide), fewest_frozen),
+    ]
+    if not freezes:  # a space with few recipe choices
+        known += [(Head(pooling=pooling, mlp=Mlp(width=128)), base.recipe) for pooling in ("cls", "mean")]
+    return (replace(base, head=head, recipe=recipe) for head, recipe in known)
 
 
 def _known_shapes(base: Spec, layers: int) -> Iterator[Spec]:

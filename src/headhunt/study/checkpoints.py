@@ -60,19 +60,11 @@ class Checkpoints:
             _Files(directory.prediction_sizes(), directory.predictions, predictions),
         )
 
-    def resume_from(self, trial: int, rung: int, *, lower: bool = True) -> Path | None:
-        """Return the checkpoint to continue a rung from.
-
-        A rung that was cut short left its own state behind; otherwise the rung below did.
-
-        Args:
-            trial: The trial.
-            rung: The rung.
-            lower: Whether a rung continues the one below.
-        """
-        rungs = range(rung, -1, -1) if lower else (rung,)
-        below = [step for step in rungs if (trial, step) in self._checkpoints.sizes]
-        return self._checkpoints.path(trial, below[0]) if below else None
+    def resume_from(self, trial: int, rungs: Sequence[int]) -> Path | None:
+        """Return the checkpoint of the first of these rungs that a trial has one of."""
+        stored = (rung for rung in rungs if (trial, rung) in self._checkpoints.sizes)
+        rung = next(stored, None)
+        return None if rung is None else self._checkpoints.path(trial, rung)
 
     def add(self, trial: int, rung: int) -> None:
         """Record the files that a trial left at a rung."""

@@ -11,9 +11,6 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from headhunt.run.schema import RunError
 
 Entry = tuple[float, int]  # score and negative trial number: among equal scores the earlier trial is first
 
@@ -44,18 +41,6 @@ class Ladder:
     def of(cls, rungs: int, eta: int, brackets: int) -> Ladder:
         """Return a ladder with so many rungs, each with eta times as much training as the one below."""
         return cls(tuple(float(eta) ** (rung + 1 - rungs) for rung in range(rungs)), eta, min(brackets, rungs))
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Ladder:
-        """Return the ladder of a run that was begun earlier.
-
-        Raises:
-            RunError: If the data does not describe a ladder.
-        """
-        try:
-            return cls(tuple(map(float, data["fractions"])), int(data["eta"]), int(data["brackets"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(f"The run has no valid rungs; found {data!r}.") from error
 
     @property
     def top(self) -> int:

@@ -47,15 +47,15 @@ class Batch:
     """A stage that runs some requests, each once.
 
     Args:
-        requests: The requests, in order.
+        requests: The requests, in order. Those of a generator are made when a worker is free.
     """
 
     def __init__(self, requests: Iterable[Request]) -> None:
-        self._requests = deque(requests)
+        self._requests = iter(requests)
 
     def next(self) -> Request | None:
         """Return the next request."""
-        return self._requests.popleft() if self._requests else None
+        return next(self._requests, None)
 
 
 class Loop:
@@ -181,10 +181,10 @@ class Loop:
         """Record an outcome; work that must be repeated is kept."""
         if outcome.outcome == DISK:
             self._wait_for_disk(request.key, str(outcome.extra.get("message")))
-        elif outcome.outcome == STOPPED and self._has_time(request):
-            self._delay(request.key, STOP_DELAY)
         elif outcome.outcome == STOPPED:
-            return  # cut off by its deadline
+            if self.interrupted or (request.deadline is not None and self.budget.now() >= request.deadline):
+                return  # cut off by its deadline
+            self._delay(request.key, STOP_DELAY)
         else:
             self._recover(request.key)
             if isinstance(request, EvaluateTrial) and request.recorded:
@@ -232,9 +232,6 @@ class Loop:
 
     def _is_over(self) -> bool:
         return self.interrupted or self.budget.left() <= 0
-
-    def _has_time(self, request: Request) -> bool:
-        return not self.interrupted and (request.deadline is None or self.budget.now() < request.deadline)
 
     def _is_late(self) -> bool:
         """Return whether all that runs should have ended by itself."""

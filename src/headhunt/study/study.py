@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from headhunt.run.clock import steady_time
 from headhunt.run.events import RunStarted, SearchEnded, TrialAdded, TrialFinished, TrialStarted
 from headhunt.run.ledger import LedgerWriter
 from headhunt.run.plan import Plan
+from headhunt.run.resampling import CrossValidation, Resampling
+from headhunt.run.settings import SearchOptions
 from headhunt.run.state import KNOWN, PLAIN, SOLVED, WORDS, Outcome, State, Trial
 from headhunt.spec import Spec
 from headhunt.study.baselines import Baselines
-from headhunt.study.budget import Limits, TimeBudget
+from headhunt.study.budget import RuntimeEstimates, TimeBudget, worker_timeout
 from headhunt.study.candidates import Candidates, Params
 from headhunt.study.checkpoints import Checkpoints, continuable
-from headhunt.study.ladder import Ladder
-from headhunt.study.promotions import Promotions
+from headhunt.study.ladder import Ladder, Rungs
 from headhunt.study.registry import create_strategy
 from headhunt.study.requests import EvaluateTrial
-from headhunt.study.runtime_estimates import RuntimeEstimates, worker_timeout
-from headhunt.study.strategies import Strategy
 
 PROPOSALS = 20  # how often a strategy is asked again if its proposal was tried before
 DRAWS = 200  # random draws after that, before the space counts as exhausted
@@ -36,53 +33,42 @@ DRAWS = 200  # random draws after that, before the space counts as exhausted
 class Study:
     """The trials of one search; a stage that continues whatever the ledger holds.
 
+    Attributes:
+        resampling: How candidates are evaluated; cross-validation until there is a plan.
+        rungs: The results by rung.
+
     Args:
         ledger: The ledger, open for writing.
         candidates: The candidates that may be proposed.
-        strategy: A key of `registry.STRATEGIES`.
-        limits: When to stop.
-        budget: The time of the search; made from `limits.time` by default.
-        ladder: The rungs; by default those the search was begun with.
-        seed: Decides every proposal and every training run.
+        settings: Strategy, rungs, limits, seed, and the candidates to begin with.
+        budget: The time of the search.
         task: A fingerprint of the data; a run is never resumed with other data.
-        known: Whether to begin with known recipes.
         disk: Bytes for checkpoints; None is no limit.
-        options: The strategy's own options.
-        solved: Whether to begin with the solved head of every encoder.
         versions: Library versions, for the record.
-        clock: Returns seconds since 1970 that never jump.
     """
 
     def __init__(
         self,
         ledger: LedgerWriter,
         candidates: Candidates,
+        settings: SearchOptions,
+        budget: TimeBudget,
         *,
-        strategy: str = "bohb",
-        limits: Limits | None = None,
-        budget: TimeBudget | None = None,
-        ladder: Ladder | None = None,
-        seed: int = 0,
         task: str = "",
-        known: bool = True,
         disk: int | None = None,
-        options: Mapping[str, Any] | None = None,
-        solved: bool = False,
         versions: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = steady_time,
     ) -> None:
-        self.ledger, self.candidates, self.seed = ledger, candidates, seed
-        self.limits = limits or Limits()
-        self.budget = budget or TimeBudget(self.limits.time, clock=clock)
-        self.strategy: Strategy = create_strategy(strategy, candidates, seed, **(options or {}))
-        self.ladder = ladder or self._ladder_of_run()
-        self._use_known = known
-        self.baselines = Baselines(ledger.state, candidates, self.ladder, solved=solved, known=known)
+        self.ledger, self.candidates, self.settings, self.budget = ledger, candidates, settings, budget
+        self.strategy = create_strategy(settings.strategy, candidates, settings.seed)
+        self.ladder = Ladder.of(settings.rungs, settings.eta, settings.brackets)
+        self.rungs = Rungs(self.ladder)
+        self.resampling: Resampling = CrossValidation()
+        known = settings.known_recipes
+        self.baselines = Baselines(ledger.state, candidates, self.ladder, solved=settings.solved, known=known)
         self.rows_of = self.baselines.rows_of
-        self.promotions = Promotions(ledger.state, self.ladder, self.baselines, self.budget)
-        settings = {"strategy": strategy, "options": dict(options or {}), "ladder": asdict(self.ladder), "known": known}
-        settings |= {"encoder": candidates.encoder, "pair": candidates.pair, "rows": candidates.rows}
-        ledger.begin(RunStarted(candidates.space.to_dict(), task, settings, seed, dict(versions or {})))
+        identity = {"strategy": settings.strategy, "options": {}, "ladder": asdict(self.ladder), "known": known}
+        identity |= {"encoder": candidates.encoder, "pair": candidates.pair, "rows": candidates.rows}
+        ledger.begin(RunStarted(candidates.space.to_dict(), task, identity, settings.seed, dict(versions or {})))
         self.checkpoints = Checkpoints(ledger.directory, disk)
         self.checkpoints.remove_failed(ledger.state)
         self.stop_reason: str | None = None
@@ -91,19 +77,26 @@ class Study:
         self._too_late: float | None = None  # the deadline before which no new trial would have finished
         self._lost: list[tuple[int, int]] = []  # trials and rungs whose predictions cannot be read
         self._finished: list[int] = []  # trials with results since files were last removed
-        self._estimates = RuntimeEstimates(candidates.layers)
+        self._estimates = RuntimeEstimates(candidates)
         self._slowest: float | None = None
 
     def follow(self, plan: Plan | None = None) -> None:
         """Take in the plan, and the events of the ledger."""
         self.baselines.plan = plan
         if plan is not None:
-            if plan.encoders:
-                self.candidates.encoders = plan.encoders
+            self.resampling = plan.resampling
+            self.candidates.encoders = plan.encoders or self.candidates.encoders
             self.candidates.max_epochs = plan.epochs
-            seconds, candidates = plan.epoch_seconds(), self.candidates
-            self._estimates = RuntimeEstimates(candidates.layers, seconds, plan.cost_of, candidates.width)
-        self._catch_up()
+            self._estimates = RuntimeEstimates(self.candidates, plan)
+        for trial in self.state.trials:
+            if trial.params is not None:
+                self.strategy.started(trial.number, trial.params)
+            for rung in range(trial.bracket + 1, trial.reached + 1):
+                self.rungs.started(trial.number, trial.bracket, rung)
+        for number, rung in self.state.settled:
+            self._learn(number, rung)
+        best = self.state.best
+        self._check_target(best.best if best else None)
 
     @property
     def state(self) -> State:
@@ -131,24 +124,7 @@ class Study:
 
     def seed_of(self, trial: int) -> int:
         """Return the seed of a trial's training."""
-        return random.Random(f"{self.seed}/{trial}").randrange(2**31)  # noqa: S311 - reproducible draws, not secrets
-
-    def _ladder_of_run(self) -> Ladder:
-        """Return the rungs that the search was begun with, or the default ones."""
-        started = self.state.started
-        return Ladder.from_dict(started.settings["ladder"]) if started else Ladder()
-
-    def _catch_up(self) -> None:
-        """Pass the events of the ledger to the rungs and the strategy, in order."""
-        for trial in self.state.trials:
-            if trial.params is not None:
-                self.strategy.started(trial.number, trial.params)
-            for rung in range(trial.bracket + 1, trial.reached + 1):
-                self.promotions.started(trial, rung)
-        for number, rung in self.state.settled:
-            self._learn(number, rung)
-        best = self.state.best
-        self._check_target(best.best if best else None)
+        return random.Random(f"{self.settings.seed}/{trial}").randrange(2**31)  # noqa: S311 - reproducible draws, not secrets
 
     def _learn(self, number: int, rung: int) -> None:
         """Pass a final result to the rungs, the strategy and the runtime estimates."""
@@ -160,9 +136,9 @@ class Study:
             self._slowest = max(self._slowest or 0.0, trial.results[rung].seconds / fraction)
         if trial.origin == SOLVED:
             self.baselines.choose_encoder()
-        if score is not None and (seconds := self.promotions.full_budget_seconds(trial, rung)) is not None:
+        if score is not None and (seconds := self._full_seconds(trial, rung)) is not None:
             self._estimates.add(trial.spec_data, seconds)
-        self.promotions.add(trial, rung)
+        self.rungs.add(number, trial.bracket, rung, score)
         if trial.params is not None:
             self.strategy.tell(number, trial.params, rung, score)
 
@@ -173,7 +149,7 @@ class Study:
         return self.stop_reason is not None
 
     def _is_full(self) -> bool:
-        return self.limits.trials is not None and len(self.state.trials) >= self.limits.trials
+        return self.settings.trials is not None and len(self.state.trials) >= self.settings.trials
 
     def _next(self) -> tuple[int, int] | None:
         """Return the next trial and rung: an interrupted one, a promotion, or a new trial."""
@@ -181,11 +157,14 @@ class Study:
             return self._lost.pop()
         self.begin()
         if self.state.waiting:
-            number = min(self.state.waiting, key=lambda each: self._turn(self.state.trials[each]))
-            return number, self.state.waiting[number]
-        if (promotion := self.promotions.next()) is not None:
-            return promotion
-        if not self.budget.fits(self._estimates.median) and (promotion := self.promotions.last()) is not None:
+            waiting = [self.state.trials[number] for number in self.state.waiting]
+            # Solved heads decide about the encoder, and the second plain head can wait.
+            first = min(waiting, key=lambda t: (t.origin not in (SOLVED, WORDS), t.is_plain and t.number > 0, t.number))
+            return first.number, self.state.waiting[first.number]
+        promotion = self._promotion()
+        if promotion is None and not self.budget.fits(self._estimates.median):
+            promotion = self._last_promotion()
+        if promotion is not None:
             return promotion
         deadline = self.budget.search_deadline
         late = self._too_late is not None and deadline is not None and deadline <= self._too_late
@@ -193,10 +172,46 @@ class Study:
             return None
         return next(iter(self.state.waiting.items()))
 
-    @staticmethod
-    def _turn(trial: Trial) -> tuple[bool, bool, int]:
-        """Return the order of first trials: solved heads decide about the encoder, the second plain head can wait."""
-        return trial.origin not in (SOLVED, WORDS), trial.is_plain and trial.number > 0, trial.number
+    def _promotion(self) -> tuple[int, int] | None:
+        """Return the trial to promote and its new rung, if there is one that ends in time."""
+        if (promotion := self.baselines.next_of_plain()) is not None and self._fits(promotion[0]):
+            return promotion
+        while (promotion := self.rungs.next_promotion()) is not None:
+            number, rung = promotion
+            if self._fits(number):
+                return promotion
+            self.rungs.started(number, self.state.trials[number].bracket, rung)  # it is not promoted this time
+        return None
+
+    def _last_promotion(self) -> tuple[int, int] | None:
+        """Return the best trial below the top that can still finish and is not clearly worse than the plain head.
+
+        Used towards the end, when a new trial could not reach the top rung any more. Of the plain heads only the better
+        one goes on, at any time.
+        """
+        plain, trials = self.state.plain, self.state.trials
+        for rung in range(self.ladder.top - 1, -1, -1):
+            least = plain.lower_bound(rung) if plain is not None else None
+            for number, score in self.rungs.waiting(rung):
+                if least is not None and score < least:
+                    break
+                if not trials[number].is_plain and self._fits(number):
+                    return number, rung + 1
+        return None
+
+    def _full_seconds(self, trial: Trial, rung: int) -> float | None:
+        """Extrapolate a trial's seconds of full training from its results up to a rung; None without one there."""
+        if rung not in trial.results:
+            return None
+        spent = sum(trial.results[step].seconds for step in self.resampling.continued(rung) if step in trial.results)
+        return spent / self.ladder.fractions[rung]
+
+    def _fits(self, number: int) -> bool:
+        """Return whether there is time to train a trial from where it stands to the top rung."""
+        trial = self.state.trials[number]
+        seconds = self._full_seconds(trial, trial.reached)
+        done = self.resampling.done(self.ladder.fractions[trial.reached])
+        return self.budget.fits(None if seconds is None else seconds * (1 - done))
 
     def begin(self) -> None:
         """Record the first trials, unless there are others already; a search may be cut off between two of them."""
@@ -213,7 +228,7 @@ class Study:
     def _add_first_trials(self) -> None:
         for spec, params, origin, bracket in self.baselines.first_trials():
             if spec.hash not in self.state.hashes:
-                self._register(spec, spec.hash, params, origin, bracket)
+                self._register(spec, params, origin, bracket)
 
     def recommended(self) -> Trial | None:
         """Return the trial of the recipe that is best on other data, recorded if it is new; None without one."""
@@ -223,7 +238,7 @@ class Study:
         if spec.hash not in self.state.hashes:
             if self._is_full():
                 return None
-            self._register(spec, spec.hash, params, origin, bracket)
+            self._register(spec, params, origin, bracket)
         return self.state.trials[self.state.hashes[spec.hash]]
 
     def repeat(self, lost: Sequence[tuple[int, int]]) -> None:
@@ -240,22 +255,20 @@ class Study:
         """Record a new trial; return False if there is nothing new to try, or no time for it."""
         number = len(self.state.trials)
         for spec, params, origin in self._proposals(number):
-            spec_hash = spec.hash
-            if spec_hash in self.state.hashes:
+            if spec.hash in self.state.hashes:
                 continue
             rung = self._first_rung(spec, origin, number)
-            if not self.budget.fits(self._seconds_to_compare(spec, rung)):
+            # There must be time for the rung below the top: one fold, which ranks candidates well.
+            if not self.budget.fits(
+                self._estimates.estimate(spec.to_dict(), self.ladder.fractions[max(rung, self.ladder.top - 1)])
+            ):
                 self._too_late = self.budget.search_deadline
                 continue
             self._too_late = None
-            return self._register(spec, spec_hash, params, origin, rung)
+            self._register(spec, params, origin, rung)
+            return True
         self._exhausted = self._too_late is None
         return False
-
-    def _seconds_to_compare(self, spec: Spec, rung: int) -> float | None:
-        """Estimate the seconds of a new trial up to the rung below the top: one fold, which ranks candidates well."""
-        seconds = self._estimates.estimate(spec.to_dict())
-        return None if seconds is None else seconds * self.ladder.fractions[max(rung, self.ladder.top - 1)]
 
     def _first_rung(self, spec: Spec, origin: str, number: int) -> int:
         """Return the rung at which a new trial starts. Less than one fold would hardly rank the known recipes."""
@@ -265,7 +278,7 @@ class Study:
 
     def _proposals(self, number: int) -> Iterator[tuple[Spec, Params, str]]:
         """Yield what may become the trial of this number: a known recipe, the strategy's proposals, random draws."""
-        for spec, params in self.candidates.known_recipes() if self._use_known else ():
+        for spec, params in self.candidates.known_recipes() if self.settings.known_recipes else ():
             yield spec, params, KNOWN
         for attempt in range(PROPOSALS + DRAWS):
             proposal = (self.strategy.ask if attempt < PROPOSALS else self.strategy.draw)(number, attempt)
@@ -274,20 +287,20 @@ class Study:
             if (proposed := self.candidates.valid_spec(proposal.params)) is not None:
                 yield proposed, proposal.params, proposal.origin
 
-    def _register(self, spec: Spec, spec_hash: str, params: Params | None, origin: str, bracket: int) -> bool:
+    def _register(self, spec: Spec, params: Params | None, origin: str, bracket: int) -> None:
         number = len(self.state.trials)
-        self.ledger.stage(TrialAdded(number, spec.to_dict(), spec_hash, params, origin, bracket))
+        self.ledger.stage(TrialAdded(number, spec.to_dict(), spec.hash, params, origin, bracket))
         if params is not None:
             self.strategy.started(number, params)
-        return True
 
     def request(self, number: int, rung: int, **fields: Any) -> EvaluateTrial:
         """Return the request to train a trial up to a rung."""
         trial, directory, slowest = self.state.trials[number], self.ledger.directory, self._slowest
+        leaves_model = rung == self.ladder.top and self.resampling.leaves_model
         known: dict[str, Any] = {
             "spec": trial.spec,
             "checkpoint": directory.checkpoint(number, rung),
-            "out": self._model_of(number) if rung == self.ladder.top else None,
+            "out": directory.final_model(number, 0) if leaves_model else None,
             "deadline": self.budget.search_deadline,
             "worker_timeout": worker_timeout(slowest and slowest * self._rung_fraction(trial, rung)),
         }
@@ -301,30 +314,22 @@ class Study:
             **{**known, **fields},
         )
 
-    def _model_of(self, number: int) -> Path | None:
-        """Return the folder for a trial's model where its complete training run is its evaluation."""
-        plan = self.baselines.plan
-        return None if plan is None or plan.cross_validates else self.ledger.directory.final_model(number, 0)
-
     def start(self, request: EvaluateTrial) -> EvaluateTrial:
         """Record that a trial starts, and return the request as it is now: it may have run before."""
-        trial, plan = self.state.trials[request.trial], self.baselines.plan
+        trial = self.state.trials[request.trial]
         self.ledger.stage(TrialStarted(trial.number, request.rung, attempt := trial.attempts))
-        self.promotions.started(trial, request.rung)
-        lower = plan is None or plan.cross_validates
+        self.rungs.started(trial.number, trial.bracket, request.rung)
         return replace(
             request,
             attempt=attempt,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
-            resume_from=self.checkpoints.resume_from(trial.number, request.rung, lower=lower),
+            resume_from=self.checkpoints.resume_from(trial.number, self.resampling.continued(request.rung)),
         )
 
     def _rung_fraction(self, trial: Trial, rung: int) -> float:
         """Return the fraction of its budget that a trial uses at a rung."""
-        if self.baselines.plan is not None and not self.baselines.plan.cross_validates:
-            return self.ladder.fractions[rung]
         below = max((self.ladder.fractions[step] for step in trial.results if step < rung), default=0.0)
-        return self.ladder.fractions[rung] - below
+        return self.ladder.fractions[rung] - self.resampling.done(below)
 
     def finish(self, request: EvaluateTrial, outcome: Outcome) -> bool:
         """Record a result; return False if the trial is to run again."""
@@ -342,12 +347,12 @@ class Study:
         return number not in self.state.waiting
 
     def _check_target(self, best: tuple[int, float] | None) -> None:
-        target = self.limits.target
+        target = self.settings.target
         if target is not None and best is not None and best[0] == self.ladder.top and best[1] >= target:
             self.stop("target")
 
     def clean_up(self) -> None:
         """Remove checkpoints that no trial can continue from. Called after a commit: what is gone is not needed."""
-        keep = continuable(self.state, self.promotions.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
+        keep = continuable(self.state, self.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
         self.checkpoints.remove_unused(self._finished, self.state, keep)
         self._finished.clear()
