@@ -33,12 +33,12 @@ class Metrics:
         self.batches = Histogram(
             "headhunt_batch_size", "Texts of a forward pass.", buckets=BATCH_SIZES, registry=registry
         )
-        queue = Gauge("headhunt_queue_length", "Texts that are queued or being computed.", registry=registry)
-        queue.set_function(queue_length)
-        Gauge("headhunt_ready", "1 if requests are accepted.", registry=registry).set_function(is_ready)
-
-        errors = Gauge("headhunt_thread_restarts", "Restarts of the threads of the model.", registry=registry)
-        errors.set_function(restarts)
+        for name, description, function in (
+            ("headhunt_queue_length", "Texts that are queued or being computed.", queue_length),
+            ("headhunt_ready", "1 if requests are accepted.", is_ready),
+            ("headhunt_thread_restarts", "Restarts of the threads of the model.", restarts),
+        ):
+            Gauge(name, description, registry=registry).set_function(function)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

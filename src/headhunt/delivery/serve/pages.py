@@ -10,8 +10,9 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, Security
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from headhunt import __version__
@@ -58,11 +59,27 @@ def build_pages(
         redoc_url=None,
         redirect_slashes=False,
     )
-    _add_pages(pages, *render_page(model, schema, needs_token))
-    _add_state(pages, is_ready, render_metrics)
-    _document_predict(pages, model, schema)
-    if needs_token:
-        _document_token(pages)
+    page, policy = render_page(model, schema, needs_token)
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Live, but shutting down."}}
+    token = [Security(HTTPBearer(scheme_name="token", auto_error=False))] if needs_token else []  # documented, no more
+    _document_predict(pages, model, schema, token)
+
+    @pages.get("/", include_in_schema=False)
+    async def front_page() -> HTMLResponse:
+        return HTMLResponse(page, headers={"content-security-policy": policy})
+
+    @pages.get("/docs", include_in_schema=False)
+    async def docs() -> RedirectResponse:
+        return RedirectResponse("/")
+
+    @pages.get("/health", summary="State of the service", response_model=Health, responses=unready)
+    async def health() -> Response:
+        ready = is_ready()
+        return JSONResponse({"live": True, "ready": ready}, 200 if ready else 503)
+
+    @pages.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse, dependencies=token)
+    async def metrics() -> Response:
+        return Response(render_metrics(), media_type=CONTENT_TYPE)
 
     @pages.exception_handler(HTTPException)
     async def refuse(_: Any, error: Any) -> Response:
@@ -75,30 +92,7 @@ def build_pages(
     return pages
 
 
-def _add_pages(pages: FastAPI, page: str, policy: str) -> None:
-    @pages.get("/", include_in_schema=False)
-    async def front_page() -> HTMLResponse:
-        return HTMLResponse(page, headers={"content-security-policy": policy})
-
-    @pages.get("/docs", include_in_schema=False)
-    async def docs() -> RedirectResponse:
-        return RedirectResponse("/")
-
-
-def _add_state(pages: FastAPI, is_ready: Callable[[], bool], render_metrics: Callable[[], bytes]) -> None:
-    unready: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Live, but shutting down."}}
-
-    @pages.get("/health", summary="State of the service", response_model=Health, responses=unready)
-    async def health() -> Response:
-        ready = is_ready()
-        return JSONResponse({"live": True, "ready": ready}, 200 if ready else 503)
-
-    @pages.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        return Response(render_metrics(), media_type=CONTENT_TYPE)
-
-
-def _document_predict(pages: FastAPI, model: Model, schema: RequestSchema) -> None:
+def _document_predict(pages: FastAPI, model: Model, schema: RequestSchema, token: list[Any]) -> None:
     """Add `/predict` to the OpenAPI document."""
     prediction, predictions = response_models(model)
     examples: Any = {name: {"summary": name, "value": value} for name, value in schema.examples().items()}
@@ -112,25 +106,12 @@ def _document_predict(pages: FastAPI, model: Model, schema: RequestSchema) -> No
         "/predict",
         predict,
         methods=["POST"],
+        dependencies=token,
         summary="Predict the labels of texts",
         response_model=prediction | predictions,
         response_description="One prediction per text.",
         responses={status: {"model": Error, "description": words} for status, words in REFUSALS.items()},
     )
-
-
-def _document_token(pages: FastAPI) -> None:
-    """Add the token to the OpenAPI document."""
-    make_openapi = pages.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = make_openapi()
-        document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, method in (("/predict", "post"), ("/metrics", "get")):
-            document["paths"][path][method]["security"] = [{"token": []}]
-        return document
-
-    pages.openapi = openapi  # type: ignore[method-assign]
 
 
 def summarize(model: Model) -> str:

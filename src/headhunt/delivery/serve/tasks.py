@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from html import escape
 
+from starlette.responses import HTMLResponse
+
 from headhunt.delivery.serve.limits import Limits
 from headhunt.delivery.serve.service import Receive, Scope, Send, Service, send_json
 
@@ -66,18 +68,11 @@ class TaskServices:
             ready = all(service.is_ready() for service in self.services.values())
             await send_json(send, 200 if ready else 503, {"live": True, "ready": ready})
         elif path == "/":
-            await self._list_tasks(send)
+            paths = [root[1:] for root in self.services]
+            links = "".join(f'<li><a href="{escape(path)}/">{escape(path.split("/")[-1])}</a></li>' for path in paths)
+            headers = {"content-security-policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'"}
+            await HTMLResponse(PAGE.format(links=links), headers=headers)(scope, receive, send)  # type: ignore[arg-type]
         else:
             names = ", ".join(self.tasks)
             message = f"This service has several tasks: {names}. Use {PREFIX}NAME/predict, {PREFIX}NAME/ or /health."
             await send_json(send, 404, {"error": message}, unread=receive)
-
-    async def _list_tasks(self, send: Send) -> None:
-        paths = [root[1:] for root in self.services]
-        links = "".join(f'<li><a href="{escape(path)}/">{escape(path.split("/")[-1])}</a></li>' for path in paths)
-        body = PAGE.format(links=links).encode()
-        policy = b"default-src 'none'; form-action 'none'; frame-ancestors 'none'"
-        headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)]
-        headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
