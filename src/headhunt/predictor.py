@@ -429,9 +429,9 @@ class Predictor:
                 raise ModelError("headhunt.json and config.json are of different models")
             check_tokenizer(folder / "tokenizer.json")
             tokenizer = load_tokenizer(str(folder), trust_remote_code=False)
+            # The encoder may be a saved model of another task, with decisions about other labels.
             if known["problem_type"] == "multi_label_classification":
-                thresholds = getattr(model.config, "thresholds", None)
-                known["thresholds"] = check_thresholds(thresholds, known["problem_type"], len(known["labels"]))
+                known["thresholds"] = getattr(model.config, "thresholds", None)
             if known["problem_type"] == "single_label_classification":
                 rejection = getattr(model.config, "rejection", None)
                 known["rejection"] = check_rejection(rejection, known["problem_type"], known["labels"])

@@ -112,10 +112,10 @@ class Metadata:
             raise ValueError(f"{path} must be of an export with schema {SCHEMA}; export again.")
         known = {name: data.pop(name) for name in names}
         known["special_tokens"] = SpecialTokens(**known["special_tokens"])
-        _check_types(path, known)
-        _check_thresholds(path, known["thresholds"], known["labels"])
-        known["rejection"] = _read_rejection(path, known["rejection"], known["labels"])
-        known["tasks"] = _read_tasks(path, known["tasks"], known["problem_type"])
+        known["rejection"] = None if known["rejection"] is None else Rejection(**known["rejection"])
+        known["tasks"] = [TaskOutput(**task) for task in known["tasks"]]
+        if problem := next(_problems(known), None):
+            raise ValueError(f"{path}: {problem}; export again.")
         return cls(**known, facts=data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,39 +124,23 @@ class Metadata:
         return {**data.pop("facts"), "schema": SCHEMA, **data}
 
 
-def _check_types(path: Path, known: Mapping[str, Any]) -> None:
+def _problems(known: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the values of a file, which may be damaged."""
     kinds = {"problem_type": str, "labels": list, "pair": bool, "max_length": int, "truncation": str, "siamese": bool}
     wrong = [name for name, kind in kinds.items() if type(known[name]) is not kind]
     if wrong or not all(isinstance(label, str) for label in known["labels"]):
-        raise ValueError(f"{(wrong or ['labels'])[0]} of {path} has another type than in an export; export again.")
-
-
-def _check_thresholds(path: Path, thresholds: Any, labels: list[str]) -> None:
-    if thresholds is None:
-        return
-    numbers = isinstance(thresholds, list) and all(isinstance(value, float) and 0 < value < 1 for value in thresholds)
-    if not numbers or len(thresholds) != len(labels):
-        raise ValueError(f"thresholds of {path} must be {len(labels)} numbers between 0 and 1; export again.")
-
-
-def _read_rejection(path: Path, data: Any, labels: list[str]) -> Rejection | None:
-    if data is None:
-        return None
-    given = data if isinstance(data, dict) else {}
-    threshold, label = given.get("threshold"), given.get("label")
-    if not isinstance(threshold, float) or not 0 <= threshold < 1 or (label is not None and label not in labels):
-        raise ValueError(f"rejection of {path} must have a threshold between 0 and 1 and a label; export again.")
-    return Rejection(threshold, label)
-
-
-def _read_tasks(path: Path, data: Any, problem_type: str) -> list[TaskOutput]:
-    tasks = [TaskOutput(**task) for task in data] if isinstance(data, list) else []
-    texts = [text for task in tasks for text in (task.name, task.problem_type)]
-    labels = [task.labels for task in tasks]
-    good = all(isinstance(each, list) and all(isinstance(label, str) for label in each) for each in labels)
-    if not good or not all(isinstance(text, str) for text in texts) or bool(tasks) != (problem_type == "multi_task"):
-        raise ValueError(f"tasks of {path} must have names, problem types and labels; export again.")
-    return tasks
+        yield f"{(wrong or ['labels'])[0]} has another type than in an export"
+    labels, thresholds, rejection, tasks = (known[name] for name in ("labels", "thresholds", "rejection", "tasks"))
+    listed = thresholds if isinstance(thresholds, list) and len(thresholds) == len(labels) else [None]
+    if thresholds is not None and not all(isinstance(value, float) and 0 < value < 1 for value in listed):
+        yield f"thresholds must be {len(labels)} numbers between 0 and 1"
+    threshold, label = (rejection.threshold, rejection.label) if rejection else (0.0, None)
+    if not isinstance(threshold, float) or not 0 <= threshold < 1 or label not in (None, *labels):
+        yield "rejection must have a threshold between 0 and 1 and a label"
+    words = [word for task in tasks for word in (task.name, task.problem_type, *task.labels)]
+    named = all(isinstance(word, str) for word in words) and all(isinstance(task.labels, list) for task in tasks)
+    if not named or bool(tasks) != (known["problem_type"] == "multi_task"):
+        yield "tasks must have names, problem types and labels"
 
 
 @dataclass(frozen=True, slots=True)
