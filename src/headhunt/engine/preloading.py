@@ -22,21 +22,18 @@ def preload_workers(workers: int | None, device: str | None, ray: str | None) ->
 
 
 def are_local(workers: int | None, device: str | None, ray: str | None) -> bool:
-    """Return whether the workers are processes of this machine. Ray assigns GPUs, so it is used where there are any."""
-    if workers == 0 or ray or _is_connected_to_ray() or not fork_server.is_available():
-        return False
-    return not uses_gpu(device)
+    """Return whether the workers are processes of this machine.
+
+    Ray assigns GPUs, so it is used where there are any. A program that uses Ray itself gets the workers of its cluster.
+    """
+    library = sys.modules.get("ray")
+    on_ray = bool(ray) or (library is not None and bool(library.is_initialized()))
+    return workers != 0 and not on_ray and fork_server.is_available() and not uses_gpu(device)
 
 
 def uses_gpu(device: str | None) -> bool:
     """Return whether a search with this device option uses a GPU."""
     return device != "cpu" and (device is not None or has_gpu())
-
-
-def _is_connected_to_ray() -> bool:
-    """Return whether the user's program uses Ray itself; a search then uses the same cluster."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def has_gpu() -> bool:

@@ -206,8 +206,6 @@ def _prepare(
 
         check_length(options.max_length, baseline, trust)
     directory = RunDirectory(Path(out) if out is not None else new_run_directory(task.name))
-    if directory.exists():
-        raise RunError(f"must be a new directory; {directory.path} holds a search. Resume it, or use another.", "out")
     if not options.solved:
         recipe = {name: node for name, node in chosen.tree.get("recipe", {}).items() if name != "head_init"}
         chosen = replace(chosen, tree={**chosen.tree, "recipe": recipe})
