@@ -118,27 +118,33 @@ def make_plan(
     """
     rate = float(measured["rows_per_second"]) / float(measured["threads"]) ** THREAD_EXPONENT
     rows, test = task.rows["train"], min(task.rows.get("test", 0), TEST_ROWS)
-    known: dict[str, Any] = {"rows": rows, "folds": task.folds, "seconds": seconds}
-    known |= {"rows_per_second": round(rate, 2), "examples_per_second": round(rate / TRAINING_FACTOR, 2)}
     held_out = task.rows.get("validation") or max(1, rows // count_large_folds(rows))
     held_out = rows if task.folds > 1 else min(held_out, HELD_OUT_ROWS)
-    if seconds is None:
-        solved, counted = min(rows, SOLVED_ROWS), min(rows, COUNTED_ROWS)
-        return Plan(
-            used_rows=rows, held_out=held_out, solved_rows=solved, counted_rows=counted, test_rows=test, **known
-        )
-    test = min(test, max(LEAST_TEST_ROWS, round(TEST_FRACTION * seconds * rate)))
-    if task.folds == 1:
-        held_out = min(held_out, max(LEAST_HELD_OUT, round(HELD_OUT_FRACTION * seconds * rate)))
-    fraction = SOLVED_FRACTION if left * rate / TRAINING_FACTOR >= rows else ONLY_SOLVED_FRACTION
-    solved = min(rows, SOLVED_ROWS, max(LEAST_HELD_OUT, round(fraction * seconds * rate * alone**THREAD_EXPONENT)))
-    training = max(5.0, left - CLOSING_SECONDS - (solved + 2 * test) / rate / alone**THREAD_EXPONENT)
-    examples = training * rate / TRAINING_FACTOR / (2 if workers < 2 else 1)  # of each of the two that come first
-    used = rows if task.folds > 1 else min(rows, max(solved, round(examples / LEAST_EPOCHS)))
-    epochs = round(min(1000.0, max(LEAST_EPOCHS, examples / used)), 2)
-    counted = min(rows, COUNTED_ROWS, max(solved, round(COUNTED_RATE * seconds)))
-    known |= {"used_rows": used, "solved_rows": solved, "counted_rows": counted}
-    return Plan(held_out=held_out, test_rows=test, epochs=epochs, **known)
+    solved, counted, used, epochs = min(rows, SOLVED_ROWS), min(rows, COUNTED_ROWS), rows, None
+    if seconds is not None:
+        test = min(test, max(LEAST_TEST_ROWS, round(TEST_FRACTION * seconds * rate)))
+        if task.folds == 1:
+            held_out = min(held_out, max(LEAST_HELD_OUT, round(HELD_OUT_FRACTION * seconds * rate)))
+        fraction = SOLVED_FRACTION if left * rate / TRAINING_FACTOR >= rows else ONLY_SOLVED_FRACTION
+        solved = min(solved, max(LEAST_HELD_OUT, round(fraction * seconds * rate * alone**THREAD_EXPONENT)))
+        training = max(5.0, left - CLOSING_SECONDS - (solved + 2 * test) / rate / alone**THREAD_EXPONENT)
+        examples = training * rate / TRAINING_FACTOR / (2 if workers < 2 else 1)  # of each of the two that come first
+        used = rows if task.folds > 1 else min(rows, max(solved, round(examples / LEAST_EPOCHS)))
+        epochs = round(min(1000.0, max(LEAST_EPOCHS, examples / used)), 2)
+        counted = min(counted, max(solved, round(COUNTED_RATE * seconds)))
+    return Plan(
+        rows=rows,
+        used_rows=used,
+        held_out=held_out,
+        solved_rows=solved,
+        counted_rows=counted,
+        test_rows=test,
+        folds=task.folds,
+        epochs=epochs,
+        rows_per_second=round(rate, 2),
+        examples_per_second=round(rate / TRAINING_FACTOR, 2),
+        seconds=seconds,
+    )
 
 
 def with_encoders(plan: Plan, costs: Mapping[str, float]) -> Plan:
