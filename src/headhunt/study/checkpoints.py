@@ -35,13 +35,10 @@ class _Files:
             remove(self.path(*key))
             del self.sizes[key]
 
-    def over_budget(self) -> bool:
-        return self._budget is not None and sum(self.sizes.values()) > self._budget
-
-    def fit(self, keep: Sequence[Key]) -> None:
+    def fit(self, keep: Callable[[], Sequence[Key]]) -> None:
         """Remove the least promising files if all of them exceed the budget."""
-        if self._budget is not None and self.over_budget():
-            self.remove(removable(self.sizes, keep, int(TARGET * self._budget)))
+        if self._budget is not None and sum(self.sizes.values()) > self._budget:
+            self.remove(removable(self.sizes, keep(), int(TARGET * self._budget)))
 
 
 class Checkpoints:
@@ -81,13 +78,13 @@ class Checkpoints:
         for files in self._kinds:
             files.remove([key for key in files.sizes if failed(key)])
 
-    def remove_unused(self, finished: Sequence[int], state: State, keep: Sequence[Key]) -> None:
+    def remove_unused(self, finished: Sequence[int], state: State, keep: Callable[[], Sequence[Key]]) -> None:
         """Remove files that results have made useless, then the least promising until the rest fits the budget.
 
         Args:
             finished: Trials whose results came in.
             state: The state of the search.
-            keep: Trial and rung of what can still be continued or delivered, most promising first.
+            keep: Returns trial and rung of what can still be continued or delivered, most promising first.
         """
         useless: set[Key] = set()
         for number in set(finished):  # the last result includes the rungs below; a failure leaves nothing
@@ -98,10 +95,6 @@ class Checkpoints:
         for files in self._kinds:
             files.remove(useless & files.sizes.keys())
             files.fit(keep)
-
-    def over_budget(self) -> bool:
-        """Return whether files take more than the budget."""
-        return any(files.over_budget() for files in self._kinds)
 
 
 def continuable(state: State, rungs: Rungs, top: int) -> list[Key]:

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from headhunt.run.events import RunStarted, SearchEnded, TrialAdded, TrialFinished, TrialStarted
@@ -353,6 +354,6 @@ class Study:
 
     def clean_up(self) -> None:
         """Remove checkpoints that no trial can continue from. Called after a commit: what is gone is not needed."""
-        keep = continuable(self.state, self.rungs, self.ladder.top) if self.checkpoints.over_budget() else []
+        keep = partial(continuable, self.state, self.rungs, self.ladder.top)
         self.checkpoints.remove_unused(self._finished, self.state, keep)
         self._finished.clear()
