@@ -9,7 +9,7 @@ import pytest
 from bad_inputs import bad_objects, check_refused
 from labelled_rows import LABELS, TEXTS
 
-from headhunt.data.constraints import join_groups, number_groups, rank_rows, separate_missing
+from headhunt.data.division import join_groups, number_groups, rank_rows, separate_missing
 from headhunt.data.problems import Problems
 from headhunt.data.sources import Rows
 

@@ -106,12 +106,14 @@ def find_columns(
     if len(problems.lines) > before or finder.report_missing_header([*content, *others]):
         raise problems.as_error()
     finder.reserve(set(others) - set(content))
-    if labelled and label is None:
-        label = finder.find_label(taken={text, text_b})
-    if text is None:
-        text, text_b = finder.find_texts(label, text_b, pair)
-    elif pair and text_b is None:
-        text_b = finder.find_second(text, label)
+    with suppress(UnreadableError):
+        if labelled and label is None:
+            label = finder.find_label(taken={text, text_b})
+    with suppress(UnreadableError):
+        if text is None:
+            text, text_b = finder.find_texts(label, text_b, pair)
+        elif pair and text_b is None:
+            text_b = finder.find_second(text, label)
     if text is None or len(problems.lines) > before:
         raise problems.as_error()
     return Columns(text, None if pair is False else text_b, label if labelled else None, group, order)
@@ -146,12 +148,11 @@ class _Finder:
         self.lower = {name.lower(): name for name in reversed(self.names)}
 
     def check_given(self, role: str, name: str) -> None:
+        where = self.rows.where
         if name in self.names:
             return
-        where = self.rows.where
         if name in self.rows.table.column_names:
-            remedy = f"Set {role} to another column"
-            self.problems.add(where, f"column {quote(name)} holds no values", remedy)
+            self.problems.add(where, f"column {quote(name)} holds no values", f"Set {role} to another column")
             return
         close = difflib.get_close_matches(name.lower(), self.lower, n=1, cutoff=0.5)
         suggestion = f"Did you mean {quote(self.lower[close[0]])}? " if close else ""
@@ -166,7 +167,7 @@ class _Finder:
         self.problems.add(self.rows.where, what, "Put a header line such as text,label before it")
         return True
 
-    def find_label(self, taken: set[str | None]) -> str | None:
+    def find_label(self, taken: set[str | None]) -> str:
         free = {low: name for low, name in self.lower.items() if name not in taken}
         possible = [name for name in self.names if name not in taken]
         preferred = [free[name] for name in _LABEL_FIRST.split() if name in free]
@@ -176,10 +177,9 @@ class _Finder:
             return candidates[0]
         numbers = [name for name in possible if self._is_number(name) and not _NOT_CONTENT.search(name.lower())]
         example = quote(numbers[0]) if len(numbers) == 1 and not candidates else "one of the columns"
-        self._report(candidates, "label", possible, f"Set label to {example}")
-        return None
+        raise self._report(candidates, "label", possible, f"Set label to {example}")
 
-    def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str | None, str | None]:
+    def find_texts(self, label: str | None, text_b: str | None, pair: bool | None) -> tuple[str, str | None]:
         free = {low: name for low, name in self.lower.items() if name not in (label, text_b)}
         if text_b is None and pair is not False:
             for first, second in _PAIRS:
@@ -187,8 +187,8 @@ class _Finder:
                     return free[first], free[second]
         if pair and text_b is None:
             remedy = f"Set text and text_b to two of {quote_some(self.names)}"
-            self.problems.add(self.rows.where, "two texts per row are needed, and their columns are ambiguous", remedy)
-            return None, None
+            what = "two texts per row are needed, and their columns are ambiguous"
+            raise self.problems.add(self.rows.where, what, remedy)
         if "text" in free:
             return free["text"], text_b
         strings = [name for name in self.names if name in free.values() and self._is_string(name)]
@@ -203,18 +203,17 @@ class _Finder:
             remedy = f"Set text to {quote(first)} or {quote(second)}"
             if text_b is None and pair is None:
                 remedy += f", or text to {quote(first)} and text_b to {quote(second)} for pairs of texts"
-        self._report(candidates, "text", strings, remedy)
-        return None, text_b
+        raise self._report(candidates, "text", strings, remedy)
 
-    def find_second(self, text: str, label: str | None) -> str | None:
+    def find_second(self, text: str, label: str | None) -> str:
         for first, second in _PAIRS:
             if first == text.lower() and self.lower.get(second) not in (None, label):
                 return self.lower[second]
         remedy = f"Set text_b to one of {quote_some(self.names)}"
-        self.problems.add(self.rows.where, "a second text per row is needed, and its column is ambiguous", remedy)
-        return None
+        what = "a second text per row is needed, and its column is ambiguous"
+        raise self.problems.add(self.rows.where, what, remedy)
 
-    def _report(self, candidates: list[str], role: str, possible: list[str], remedy: str) -> None:
+    def _report(self, candidates: list[str], role: str, possible: list[str], remedy: str) -> UnreadableError:
         examples = [f"{name} (such as {quote(self._example(name), 40)})" for name in (candidates or possible)[:8]]
         listed = ", ".join(examples)
         if candidates:
@@ -223,7 +222,7 @@ class _Finder:
             empty = [name for name in self.rows.table.column_names if name not in self.filled]
             what = f"no column is suitable as the {role}" + (f"; the columns are {listed}" if listed else "")
             what += f"; without any value are {quote_some(empty)}" if empty else ""
-        self.problems.add(self.rows.where, what, remedy)
+        return self.problems.add(self.rows.where, what, remedy)
 
     def _example(self, name: str) -> Any:
         return next((value for value in to_values(self._sample(name)) if value is not None), "")

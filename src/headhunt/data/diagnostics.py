@@ -127,16 +127,15 @@ def _warn_of_leaks(splits: dict[str, Split]) -> list[str]:
     return warnings
 
 
-def _count_classes(split: Split, problem_type: ProblemType, labels: Sequence[str]) -> np.ndarray:
-    if problem_type == "single_label_classification":
-        return np.bincount(split.targets, minlength=len(labels))
-    return split.targets.sum(0).astype(np.int64)
+def count_classes(targets: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of rows of each class, or with each of several labels."""
+    return np.bincount(targets, minlength=classes) if targets.ndim == 1 else targets.sum(0).astype(np.int64)
 
 
 def _warn_of_classes(split: Split, rows: str, problem_type: ProblemType, labels: Sequence[str]) -> list[str]:
     if problem_type == "regression":
         return []
-    counts = _count_classes(split, problem_type, labels)
+    counts = count_classes(split.targets, len(labels))
     warnings = []
     ratio = counts.max() / max(1, counts.min())
     if ratio > _MAX_IMBALANCE:

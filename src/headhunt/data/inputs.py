@@ -4,8 +4,6 @@ Parquet is streamed from its place. Other formats do not allow reading from an a
 once, through the cache if it is large, and memory-mapped.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

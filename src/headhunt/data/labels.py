@@ -1,6 +1,7 @@
 """Convert a column of labels to targets: infer the problem type, name the classes, report unusable labels."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,17 +66,14 @@ def read_labels(rows: Rows, name: str, problem_type: ProblemType | None, problem
     if name in rows.mixed:
         what = f"label column {quote(name)} mixes {rows.mixed[name]}"
         raise problems.add(rows.where, what, "Use one type for all labels, for example text")
-    column = rows.column(name)
     try:
+        column = rows.column(name)
         column.validate(full=True)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
     except pa.ArrowException as error:
         what = f"label column {quote(name)} is damaged ({brief(error)})"
         raise problems.add(rows.where, what, "Write it again, in UTF-8") from None
     if is_string(column.type):
-        lists = _parse_lists(column, problem_type)
-        column = column if lists is None else lists
+        column = _parse_lists(column, problem_type)
     lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     lists = lists or pa.types.is_fixed_size_list(column.type)
     if lists and _can_be_label(column.type.value_type):
@@ -133,30 +131,27 @@ def _to_integers(values: pa.Array) -> pa.Array:
 
 def _parse_numbers(values: pa.Array) -> pa.Array:
     """Parse text as numbers if every value is a number; ``007`` is not, because it would become ``7``."""
-    try:
+    with suppress(pa.ArrowInvalid):
         integers = values.cast(pa.int64())
         return integers if integers.cast(pa.string()).equals(values) else values
-    except pa.ArrowInvalid:
-        pass
-    try:
+    with suppress(pa.ArrowInvalid):
         return values.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return values
+    return values
 
 
-def _parse_lists(column: pa.ChunkedArray, problem_type: ProblemType | None) -> pa.ChunkedArray | None:
-    """Parse cells that contain lists: JSON always; ``a|b``, ``a;b`` or ``a,b`` only for multi-label problems."""
+def _parse_lists(column: pa.ChunkedArray, problem_type: ProblemType | None) -> pa.ChunkedArray:
+    """Parse cells that hold lists: JSON always; ``a|b``, ``a;b`` or ``a,b`` only for multi-label problems."""
     distinct = pc.utf8_trim_whitespace(column.unique().drop_null().cast(pa.string()))
     bracketed = len(distinct) and pc.all(pc.match_substring_regex(distinct, r"^\[.*\]$")).as_py()
     if problem_type not in (None, "multi_label_classification") or (problem_type is None and not bracketed):
-        return None
+        return column
     cells = column.to_pylist()
     if bracketed:
         try:
             lists = [None if cell is None else [str(entry) for entry in parse_json(cell)] for cell in cells]
             return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
         except (ValueError, TypeError):
-            return None
+            return column
     separator = next((mark for mark in _SEPARATORS if any(mark in cell for cell in distinct.to_pylist())), "|")
     lists = [[entry.strip() for entry in (cell or "").split(separator) if entry.strip()] for cell in cells]
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])

@@ -1,7 +1,5 @@
 """Load rows for a model: labelled ones to evaluate it, texts to predict, and texts that it may read in pretraining."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -68,8 +68,10 @@ class Rows:
         return np.setdiff1d(np.arange(1, len(self.table) + len(self.skipped) + 1), self.skipped)[rows]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a complete column. It is copied if rows are selected, so do not use it for texts."""
+        """Return a complete column, with categories decoded. It may be copied, so do not use it for texts."""
         column = self.table[name]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
         return column if self.positions is None else column.take(pa.array(self.positions))
 
     def read(self, name: str, start: int, stop: int) -> pa.Array:
@@ -96,17 +98,15 @@ def _gather(column: pa.ChunkedArray, positions: np.ndarray) -> pa.Array:
     """Take rows of a chunked column without concatenating its chunks first, unlike Arrow's own take."""
     bounds = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
     owners = np.searchsorted(bounds, positions, side="right") - 1
-    order = np.argsort(owners, kind="stable")
-    pieces = []
-    for owner in np.unique(owners):
-        inside = positions[order[owners[order] == owner]] - bounds[owner]
-        pieces.append(column.chunk(int(owner)).take(pa.array(inside)))
-    if not pieces:
-        return pa.array([], column.type)
-    joined = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
-    if len(pieces) > 1 and not np.array_equal(order, np.arange(len(order))):
-        joined = joined.take(pa.array(np.argsort(order, kind="stable")))
-    return joined
+    pieces = [
+        column.chunk(int(owner)).take(pa.array(positions[owners == owner] - bounds[owner]))
+        for owner in np.unique(owners)
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = pa.concat_arrays(pieces) if pieces else pa.array([], column.type)
+    order = np.argsort(owners, kind="stable")  # of the rows in the pieces
+    return joined.take(pa.array(np.argsort(order, kind="stable")))
 
 
 def read_splits(source: Any, problems: Problems, notes: list[str]) -> dict[str, Rows]:

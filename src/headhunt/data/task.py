@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 
 from headhunt.data.columns import Columns, check_columns, check_texts, find_columns
-from headhunt.data.constraints import describe_groups, number_groups, rank_rows, warn_of_shared_groups
 from headhunt.data.diagnostics import check_test_rows, find_warnings
-from headhunt.data.division import Division, keep_groups_together, warn_of_divided_duplicates, warn_of_late_classes
+from headhunt.data.division import (
+    Division,
+    describe_groups,
+    keep_groups_together,
+    number_groups,
+    rank_rows,
+    warn_of_divided_duplicates,
+    warn_of_late_classes,
+    warn_of_shared_groups,
+)
 from headhunt.data.duplicates import compute_sketches, group_duplicates, view_bytes
 from headhunt.data.labels import (
     PROBLEM_TYPES,

@@ -1,7 +1,5 @@
 """Join several tasks into one, which is learned by one model, and read them from a file or a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tomllib
