@@ -1,7 +1,5 @@
 """Bootstrap samples as weights of rows, or of groups of rows, and metrics of numbers under such weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calibration of probabilities: temperature scaling, reliability bins, the calibration error, and errors of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ All gains are signed so that above 0 is better. For a metric that is an error (m
 is lower by 0.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

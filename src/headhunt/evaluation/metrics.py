@@ -4,8 +4,6 @@ scikit-learn's metrics are not used here: they take one sample at a time. Metric
 confusion matrix, so a thousand bootstrap samples of a million rows are drawn as matrices in milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Selection of the misclassified rows that a person should read first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Probabilities of rare labels seldom reach 0.5, so a model that decides there mis
 label alone overfits labels with few positive rows, so it is moved towards one threshold that all labels share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

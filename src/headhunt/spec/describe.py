@@ -89,7 +89,8 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
             trained += f"; {_count(spec.shape.heads, 'attention head')}, tokenizer {tokens_from}"
     in_windows = f", in windows of {recipe.max_length}" if head.windows else ""
     name, built = spec.encoder.rstrip("/").split("/"), spec.shape is not None and spec.shape.is_random
-    drawn: list[dict[str, Any]] = [
+    convolutions, blocks, mlp = head.convolutions, head.blocks, head.mlp
+    of_each_text: list[dict[str, Any] | None] = [
         {"stage": "tokens", "titles": list(tokens), "detail": f"up to {spec.input_length} tokens{in_windows}"},
         {
             "stage": "encoder",
@@ -101,30 +102,28 @@ def stages(spec: Spec, layers: int | None, pair: bool, problem_type: str, labels
             "embeddings_frozen": recipe.freeze != "none",
             "taken": head.layers,
         },
-        {"stage": "layers", "title": "token vectors", "detail": layers_used},
+        _stage("layers", "token vectors", layers_used),
+        _stage(
+            "convolutions",
+            _count(convolutions.layers, "convolution"),
+            f"{convolutions.channels} channels, kernel {convolutions.kernel}{', skip' if convolutions.skip else ''}",
+        )
+        if convolutions
+        else None,
+        _stage("blocks", _count(blocks.layers, "encoder block"), _count(blocks.heads, "attention head"))
+        if blocks
+        else None,
+        _stage("pooling", f"{head.pooling.replace('_', ' + ')} pooling", POOLINGS[head.pooling]),
     ]
-    if head.convolutions is not None:
-        part = head.convolutions
-        skip = ", skip" if part.skip else ""
-        detail = f"{part.channels} channels, kernel {part.kernel}{skip}"
-        drawn.append({"stage": "convolutions", "title": _count(part.layers, "convolution"), "detail": detail})
-    if head.blocks is not None:
-        detail = _count(head.blocks.heads, "attention head")
-        drawn.append({"stage": "blocks", "title": _count(head.blocks.layers, "encoder block"), "detail": detail})
-    drawn.append(
-        {"stage": "pooling", "title": f"{head.pooling.replace('_', ' + ')} pooling", "detail": POOLINGS[head.pooling]}
-    )
-    for stage in drawn:
-        stage["twice"] = twice
-    if head.windows is not None:
-        drawn.append({"stage": "windows", "title": f"{head.windows} of windows", "detail": WINDOWS[head.windows]})
-    if head.siamese is not None:
-        drawn.append({"stage": "comparison", "title": head.siamese, "detail": COMPARISONS[head.siamese]})
-    if head.mlp is not None:
-        title = f"MLP, {_count(head.mlp.layers, 'hidden layer')}"
-        drawn.append({"stage": "mlp", "title": title, "detail": f"{head.mlp.width} wide, GELU"})
+    of_both = [
+        _stage("windows", f"{head.windows} of windows", WINDOWS[head.windows]) if head.windows else None,
+        _stage("comparison", head.siamese, COMPARISONS[head.siamese]) if head.siamese else None,
+        _stage("mlp", f"MLP, {_count(mlp.layers, 'hidden layer')}", f"{mlp.width} wide, GELU") if mlp else None,
+    ]
+    drawn = [{**stage, "twice": twice} for stage in of_each_text if stage]
+    drawn += [stage for stage in of_both if stage]
     if head.words is not None:
-        counts = {"stage": "words", "title": "word counts", "detail": WORDS[head.words]}
+        counts = _stage("words", "word counts", WORDS[head.words])
         drawn = [drawn[0], counts] if head.words == "alone" else [*drawn, counts]
     return [*drawn, _output_stage(spec, problem_type, labels)]
 
@@ -138,7 +137,11 @@ def _output_stage(spec: Spec, problem_type: str, labels: int) -> dict[str, Any]:
     }.get(problem_type, "a number")
     trained = f"dropout {spec.head.dropout:.2g}"
     trained = f"solved by {spec.recipe.solver} regression" if spec.recipe.is_solved else trained
-    return {"stage": "output", "title": output, "detail": f"one linear layer, {trained}"}
+    return _stage("output", output, f"one linear layer, {trained}")
+
+
+def _stage(stage: str, title: str, detail: str) -> dict[str, Any]:
+    return {"stage": stage, "title": title, "detail": detail}
 
 
 def recipe_words(spec: Spec) -> dict[str, str]:
