@@ -327,13 +327,9 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        partial = _partial(Path(target))
-        try:
-            shutil.copy(source, partial)  # with its permissions
-            partial.replace(target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with atomic_path(Path(target), sync=False) as partial:
+            shutil.copyfile(source, partial)
+        shutil.copymode(source, target)
 
 
 def copy_directory(source: Path, target: Path) -> None:

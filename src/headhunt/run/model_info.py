@@ -5,6 +5,7 @@ This module loads hardly anything, so that a wrong folder is refused at once.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import sys
@@ -61,6 +62,22 @@ def read_model_info(path: Path) -> dict[str, Any]:
     if not isinstance(card["labels"], list) or not all(isinstance(label, str) for label in card["labels"]):
         raise ModelError(f"the labels in {path.name} must be a list of strings")
     return card
+
+
+def hash_files(folder: Path, *more: str) -> str:
+    """Return a hash of the names and contents of a model's files, without those that change no prediction.
+
+    Args:
+        folder: The folder of the model.
+        more: Further values that must be equal.
+    """
+    digest = hashlib.blake2b(repr(more).encode(), digest_size=16)
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix != ".md" and not path.name.startswith("."):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(repr((path.name, content)).encode())
+    return digest.hexdigest()
 
 
 def write_model_info(path: Path, facts: dict[str, Any]) -> None:

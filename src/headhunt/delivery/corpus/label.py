@@ -12,13 +12,14 @@ range of its shard, labels it and writes the shard (`shards`); it returns only c
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +41,7 @@ from headhunt.delivery.corpus.manifest import MANIFEST, SUCCESS, Manifest, Optio
 from headhunt.delivery.corpus.output import OutputDirectory
 from headhunt.delivery.corpus.shards import Labeller, ModelInfo, Shard, ShardResult, WorkerSettings
 from headhunt.errors import DataError, HeadhuntError
+from headhunt.run.model_info import hash_files
 
 SHARD_ROWS = 16_384  # few enough to lose little at a crash, enough for batches of similar length
 READERS = 8  # threads that inspect files
@@ -59,9 +61,16 @@ class View(Protocol):
 
 
 class _NoView:
-    def begin(self, total: int, done: int) -> None: ...
-    def advance(self, rows: int) -> None: ...
-    def end(self) -> None: ...
+    """No display."""
+
+    def begin(self, total: int, done: int) -> None:
+        """Show nothing."""
+
+    def advance(self, rows: int) -> None:
+        """Show nothing."""
+
+    def end(self) -> None:
+        """Show nothing."""
 
 
 def label_corpus(
@@ -171,7 +180,7 @@ def _start_or_resume(
     output: OutputDirectory, info: ModelInfo, root: str, files: Sequence[Input], options: Options
 ) -> Manifest:
     """Write and return the manifest of this job, after checking that an earlier one has the same settings."""
-    fingerprint = info.fingerprint()
+    fingerprint = hash_files(Path(info.folder))
     earlier = None
     if MANIFEST in _check_output(output):
         earlier = Manifest.read(output)
@@ -303,8 +312,8 @@ class _Cluster:
         with self._connect() as (ray, size, gpu_share):
             from ray.data import ActorPoolStrategy
 
-            items = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards))
-            results = items.map_batches(
+            items = [{"shard": json.dumps(vars(shard))} for shard in shards]
+            results = ray.data.from_items(items, override_num_blocks=len(shards)).map_batches(
                 Labeller,
                 fn_constructor_kwargs={"settings": settings, "threads": 1},
                 batch_size=None,
@@ -315,7 +324,7 @@ class _Cluster:
                 compute=ActorPoolStrategy(size=min(size, len(shards)), max_tasks_in_flight_per_actor=1),
             )
             try:
-                yield from map(ShardResult.from_row, results.iter_rows())
+                yield from (ShardResult(**json.loads(row["result"])) for row in results.iter_rows())
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None) or error
                 raise HeadhuntError(

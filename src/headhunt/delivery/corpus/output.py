@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -99,28 +98,14 @@ class OutputDirectory:
 
         A worker that dies leaves its record.
         """
-        if self._root:
-            place = f"{self._path}/{ATTEMPTS}{name}"
-            before = self._filesystem.get_file_info(place).size or 0
-            with self._filesystem.open_output_stream(place) as file:
-                file.write(b"." * (before + 1))
-            return before
-        path = Path(self._path) / f"{ATTEMPTS}{name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(path, flags, 0o666)
-        try:
-            before = os.fstat(descriptor).st_size
-            os.write(descriptor, b".")
-        finally:
-            os.close(descriptor)
+        before = self._filesystem.get_file_info(f"{self._path}/{ATTEMPTS}{name}").size or 0
+        with self.open(f"{ATTEMPTS}{name}") as file:
+            file.write(b"." * (before + 1))
         return before
 
     def end_attempts(self, name: str) -> None:
         """Forget the attempts to make a shard."""
-        if self._root:
-            self._filesystem.delete_file(f"{self._path}/{ATTEMPTS}{name}")
-        else:
-            (Path(self._path) / f"{ATTEMPTS}{name}").unlink(missing_ok=True)
+        self._filesystem.delete_file(f"{self._path}/{ATTEMPTS}{name}")
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,38 +34,17 @@ from headhunt.run.model_info import not_a_model
 from headhunt.storage import disk_failed, read_json
 from headhunt.study.fork_server import check_tokenizer
 
+if TYPE_CHECKING:
+    from headhunt.delivery.onnx import runtime
+    from headhunt.predictor import Predictor
+
+    Model = Predictor | runtime.Model
+
 WINDOW = 8 << 20  # bytes of text labelled at a time: tokenizing takes some hundred times as much memory
 MAX_ATTEMPTS = 5  # workers that may die while they make a shard, before it is listed as failed
 MAX_FAILING = 100  # texts of a window on which a model may fail, before it is the model that is at fault
 _ROW = "\0row"  # a name that no column has
 Piece = tuple[pa.Table, np.ndarray | None]  # rows, and the fault of each; None if all are good
-
-
-class RejectsTexts(Protocol):
-    """The texts that a model does not answer, as `evaluation.Rejection` has them."""
-
-    @property
-    def threshold(self) -> float:
-        """Lowest probability of the best class of a text that is answered."""
-
-    @property
-    def label(self) -> str | None:
-        """Class whose texts are not answered."""
-
-
-class Model(Protocol):
-    """A model that can label a corpus: a `Predictor`, or the runtime of an ONNX export."""
-
-    @property
-    def thresholds(self) -> Sequence[float] | None:
-        """Probability from which a row has a label, for each of several labels; None decides at 0.5."""
-
-    @property
-    def rejection(self) -> RejectsTexts | None:
-        """The texts that the model does not answer; None if it answers all."""
-
-    def outputs(self, texts: list[str], texts_b: list[str] | None = None) -> np.ndarray:
-        """Return probabilities (texts, labels), or numbers (texts,)."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +74,6 @@ class ShardResult:
     """Number of rows without a label, by problem."""
     error: str = ""
     """Reason why the rows cannot be read; empty if the shard was written."""
-
-    def to_row(self) -> dict[str, str]:
-        """Return a row for Ray Data."""
-        return {"name": self.name, "path": self.path, "problems": json.dumps(self.problems), "error": self.error}
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, str]) -> ShardResult:
-        """Return the result in a row of Ray Data."""
-        return cls(row["name"], row["path"], json.loads(row["problems"]), row["error"])
 
 
 @dataclass(frozen=True)
@@ -140,17 +109,6 @@ class ModelInfo:
                 f"Save that of one task with  headhunt export {folder} --task NAME --out FOLDER"
             )
         return info
-
-    def fingerprint(self) -> str:
-        """Return a hash of all files that affect the predictions."""
-        digest = hashlib.blake2b(digest_size=16)
-        for path in sorted(Path(self.folder).iterdir()):
-            if path.is_file() and path.suffix != ".md" and not path.name.startswith("."):
-                digest.update(path.name.encode())
-                with path.open("rb") as file:
-                    while block := file.read(1 << 22):
-                        digest.update(block)
-        return digest.hexdigest()
 
     def load(self, device: str | None, precision: str, threads: int | None) -> Model:
         """Load the model."""
@@ -204,13 +162,10 @@ class Labeller:
         self._model = settings.model.load(settings.device, settings.precision, threads)
         self._opened: tuple[Input, ParquetRows | TableRows] | None = None
 
-    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
-        """Make the shards of a batch of Ray Data and return their results."""
-        results = []
-        for i in range(len(batch["name"])):
-            shard = Shard(**{name: _to_python(values[i]) for name, values in batch.items()})
-            results.append(self.make(shard).to_row())
-        return {name: [result[name] for result in results] for name in results[0]}
+    def __call__(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Make the shards of a batch of Ray Data and return their results, both as JSON."""
+        results = [self.make(Shard(**json.loads(shard))) for shard in batch["shard"]]
+        return {"result": [json.dumps(vars(result)) for result in results]}
 
     def make(self, shard: Shard) -> ShardResult:
         """Make one shard, unless it exists because a worker died after writing it."""
@@ -306,16 +261,7 @@ class Labeller:
             second = None if texts_b is None else texts_b.take(chosen).to_pylist()
             outputs = self._outputs(texts.take(chosen).to_pylist(), second, good, codes)
             good = np.flatnonzero(codes == 0)
-        predictions = prediction_columns(
-            model.problem_type,
-            model.labels,
-            outputs,
-            good,
-            len(table),
-            settings.probabilities,
-            self._model.thresholds,
-            self._model.rejection,
-        )
+        predictions = prediction_columns(model, self._model, outputs, good, len(table), settings.probabilities)
         added = {
             "source": pa.repeat(name_input(settings.root, shard.path), len(table)),
             "row": table[_ROW],
@@ -334,10 +280,6 @@ class Labeller:
         return pa.table({**columns, **added})
 
 
-def _to_python(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _gather(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Group pieces into windows of as many rows as fit in memory, so that batches have rows of similar length."""
     window: list[Piece] = []
@@ -353,26 +295,17 @@ def _gather(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def prediction_columns(
-    problem_type: str,
-    labels: Sequence[str],
-    outputs: np.ndarray,
-    good: np.ndarray,
-    rows: int,
-    probabilities: bool,
-    thresholds: Sequence[float] | None = None,
-    rejection: RejectsTexts | None = None,
+    info: ModelInfo, model: Model, outputs: np.ndarray, good: np.ndarray, rows: int, probabilities: bool
 ) -> dict[str, pa.Array]:
     """Return the outputs of a model as columns.
 
     Args:
-        problem_type: The problem type.
-        labels: Names of the labels.
+        info: The facts about the model.
+        model: The model, whose thresholds decide, and whose rejection adds a column `rejected`.
         outputs: Probabilities (texts, labels) or numbers (texts,).
         good: Positions of the texts among the rows; the other rows get null.
         rows: Number of rows.
         probabilities: Whether to add the probabilities of all labels.
-        thresholds: Probability from which a row has a label, for each of several labels; None decides at 0.5.
-        rejection: The rows that get null and are marked in a column `rejected`; None adds no column.
     """
     missing = np.ones(rows, bool)
     missing[good] = False
@@ -382,23 +315,23 @@ def prediction_columns(
         column[good] = values
         return pa.array(column, mask=missing)
 
-    if problem_type == "regression":
+    if info.problem_type == "regression":
         return {"label": spread(outputs, np.float64), "probability": pa.nulls(rows, pa.float32())}
-    names = pa.array(list(labels), pa.string())
-    if problem_type == "single_label_classification":
+    labels, names = info.labels, pa.array(info.labels, pa.string())
+    if info.problem_type == "single_label_classification":
         best = outputs.argmax(1)
         columns = {
             "label": names.take(spread(best, np.int64)),
             "probability": spread(outputs[np.arange(len(best)), best], np.float32),
         }
-        if rejection is not None:
-            rejected = Rejection(rejection.threshold, rejection.label).rejects(outputs, labels)
+        if model.rejection is not None:
+            rejected = Rejection(model.rejection.threshold, model.rejection.label).rejects(outputs, labels)
             columns["rejected"] = spread(rejected, bool)
             unanswered = missing.copy()
             unanswered[good] = rejected
             columns["label"] = pc.if_else(pa.array(unanswered), pa.scalar(None, pa.string()), columns["label"])
     else:
-        chosen = decide(problem_type, apply_thresholds(outputs, thresholds)).astype(bool)
+        chosen = decide(info.problem_type, apply_thresholds(outputs, model.thresholds)).astype(bool)
         counts = np.zeros(rows, np.int64)
         counts[good] = chosen.sum(1)
         ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

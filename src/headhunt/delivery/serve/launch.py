@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headhunt import __version__
 from headhunt.delivery.serve.limits import Compute, Limits
 from headhunt.errors import ModelError
-from headhunt.run.model_info import not_a_model
+from headhunt.run.model_info import hash_files, not_a_model
 from headhunt.storage import cache_dir, copy_permissions, hold_lock, mark_used, prune_cache, read_json, remove
 from headhunt.study.fork_server import check_tokenizer, python_command
 
@@ -168,7 +167,7 @@ def _open_export(model: type[Model], folder: Path, threads: int) -> Model:
 
 def cached_export(folder: Path, notify: Callable[[str], None], tasks: Sequence[str] = ()) -> Path:
     """Return the ONNX export of a saved model, or of some of its tasks, in the cache; export it first if necessary."""
-    key = _hash_contents(folder, tasks)
+    key = hash_files(folder, __version__, *tasks)
     exports = cache_dir("exports")
     out = exports / key
     lock = hold_lock(exports / f"{key}.lock", timeout=-1)
@@ -191,17 +190,6 @@ def cached_export(folder: Path, notify: Callable[[str], None], tasks: Sequence[s
         lock.release()
     prune_cache("exports")
     return out
-
-
-def _hash_contents(folder: Path, tasks: Sequence[str] = ()) -> str:
-    """Return a hash of the names and contents of all files of a model, its tasks, and the version of Headhunt."""
-    digest = hashlib.sha256(" ".join([__version__, *tasks]).encode())
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix != ".md":
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            digest.update(repr((path.name, content)).encode())
-    return digest.hexdigest()[:32]
 
 
 def require(*modules: str) -> None:
