@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Pretrai
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .configuration import HeadhuntConfig
-from .model import HeadhuntForSequenceClassification, loss_of, trim
+from .model import HeadhuntForSequenceClassification, loss_of, takes_types, trim
 
 
 class HeadhuntEnsembleConfig(PretrainedConfig):
@@ -113,7 +112,7 @@ class HeadhuntEnsembleForSequenceClassification(PreTrainedModel):
                 inputs[cut] = self.cut(*inputs[()], *cut)
             ids, member_mask, types = inputs[cut]
             if not isinstance(member, HeadhuntForSequenceClassification):
-                given = {"token_type_ids": types} if types is not None and _takes_types(member) else {}
+                given = {"token_type_ids": types} if types is not None and takes_types(member) else {}
                 logits.append(member(input_ids=ids, attention_mask=member_mask, **given).logits.float())
                 continue
             counted = member.classify_words(ids, member_mask)
@@ -196,11 +195,5 @@ def _inside(index: Tensor, length: Tensor, keep: Tensor | int, truncation: str) 
 def _pair_lengths(first: Tensor, second: Tensor, available: int) -> tuple[Tensor, Tensor]:
     """Return how many tokens of each text are kept; the longer text is cut first."""
     half = available // 2
-    long_first, long_second = first > half, second > available - half
-    keep_first = torch.where(long_second, torch.full_like(first, half), available - second)
-    keep_second = torch.where(long_first, torch.full_like(first, available - half), second)
-    return torch.where(long_first, keep_first, first), torch.where(long_first, keep_second, available - first)
-
-
-def _takes_types(model: nn.Module) -> bool:
-    return "token_type_ids" in inspect.signature(model.forward).parameters
+    keep_first = first.minimum((available - second).clamp(min=half))
+    return keep_first, second.minimum((available - first).clamp(min=available - half))

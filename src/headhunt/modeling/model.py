@@ -18,7 +18,39 @@ from .heads import HeadModule
 from .words import WordLogits
 
 
-class HeadhuntForSequenceClassification(PreTrainedModel):
+class EncoderModel(PreTrainedModel):
+    """Base class of models that join an encoder and heads of Headhunt.
+
+    Args:
+        config: Configuration of the encoder and the heads.
+        encoder: Pretrained encoder; without it, one with random weights is created from the configuration.
+    """
+
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: HeadhuntConfig, encoder: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        # An encoder with its own code is unknown to AutoConfig; its configuration is then only on the instance.
+        encoder = encoder or AutoModel.from_config(config.encoder_config, trust_remote_code=False)
+        self.encoder = without_pooler(encoder)
+        # ModernBERT, DistilBERT and others have no token types.
+        self.takes_types = takes_types(encoder)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Do nothing: the encoder and the heads initialise themselves."""
+
+    def make_head(self, config: HeadhuntConfig) -> HeadModule:
+        """Return a new head for the encoder."""
+        encoder: Any = self.encoder.config
+        states = encoder.num_hidden_layers + 1
+        return HeadModule(config.architecture, encoder.hidden_size, states, config.num_labels)
+
+
+class HeadhuntForSequenceClassification(EncoderModel):
     """An encoder and a head.
 
     A pair is always given as the tokenizer joins it, `[CLS] a [SEP] b [SEP]`. A siamese head splits it again, so that
@@ -30,31 +62,13 @@ class HeadhuntForSequenceClassification(PreTrainedModel):
     """
 
     config_class = HeadhuntConfig
-    base_model_prefix = "encoder"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
 
     def __init__(self, config: HeadhuntConfig, encoder: PreTrainedModel | None = None) -> None:
-        super().__init__(config)
-        # An encoder with its own code is unknown to AutoConfig; its configuration is then only on the instance.
-        encoder_config = config.encoder_config if encoder is None else encoder.config
-        self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config, trust_remote_code=False))
-        self.head = HeadModule(
-            config.architecture,
-            width=encoder_config.hidden_size,
-            states=encoder_config.num_hidden_layers + 1,
-            outputs=config.num_labels,
-        )
+        super().__init__(config, encoder)
+        self.head = self.make_head(config)
         self.words = WordLogits(config) if config.architecture.words else None
         self.words_alone = config.architecture.words == "alone"
-        # ModernBERT, DistilBERT and others have no token types.
-        self.takes_types = "token_type_ids" in inspect.signature(self.encoder.forward).parameters
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing: the encoder and the head initialise themselves."""
 
     def forward(
         self,
@@ -187,6 +201,11 @@ def loss_of(problem_type: str, logits: Tensor, labels: Tensor) -> Tensor:
 def exporting() -> bool:
     """Return True while one of torch's exporters traces the model."""
     return torch.onnx.is_in_onnx_export() or getattr(torch.compiler, "is_exporting", bool)()
+
+
+def takes_types(model: nn.Module) -> bool:
+    """Return True if a model takes token types."""
+    return "token_type_ids" in inspect.signature(model.forward).parameters
 
 
 def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .architecture import Head, from_dict, one_of, require
 from .configuration import HeadhuntConfig
-from .heads import HeadModule
-from .model import HeadhuntForSequenceClassification, loss_of, split_pairs, without_pooler
+from .model import EncoderModel, HeadhuntForSequenceClassification, loss_of, split_pairs
 
 MOST_TASKS, MOST_LAYERS = 64, 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -128,7 +126,7 @@ class TaskLayer(nn.Module):
         return self.copies[self.switch.task](*args, **kwargs)
 
 
-class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
+class HeadhuntMultiTaskForSequenceClassification(EncoderModel):
     """One encoder and a head for each task.
 
     A batch has rows of one task. A pair is given as the tokenizer joins it, also for siamese heads.
@@ -139,17 +137,10 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
     """
 
     config_class = HeadhuntMultiTaskConfig
-    base_model_prefix = "encoder"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
 
     def __init__(self, config: HeadhuntMultiTaskConfig, encoder: PreTrainedModel | None = None) -> None:
-        super().__init__(config)
         require(bool(config.tasks), "A model of several tasks must have tasks; found none.")
-        encoder_config = config.encoder_config if encoder is None else encoder.config
-        self.encoder = without_pooler(encoder or AutoModel.from_config(encoder_config, trust_remote_code=False))
+        super().__init__(config, encoder)
         self.switch = TaskSwitch()
         if config.task_layers:
             layers = find_layers(self.encoder)
@@ -157,20 +148,8 @@ class HeadhuntMultiTaskForSequenceClassification(PreTrainedModel):
                 raise ValueError(f"This encoder does not have {config.task_layers} layers that can be copied.")
             for number in range(len(layers) - config.task_layers, len(layers)):
                 layers[number] = TaskLayer(layers[number], len(config.tasks), self.switch)
-        self.heads = nn.ModuleList(
-            HeadModule(
-                config.of_task(number).architecture,
-                width=encoder_config.hidden_size,
-                states=encoder_config.num_hidden_layers + 1,
-                outputs=max(1, len(task["labels"])),
-            )
-            for number, task in enumerate(config.tasks)
-        )
-        self.takes_types = "token_type_ids" in inspect.signature(self.encoder.forward).parameters
+        self.heads = nn.ModuleList(self.make_head(config.of_task(number)) for number in range(len(config.tasks)))
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing: the encoder and the heads initialise themselves."""
 
     def find_task(self, task: int | str | Tensor) -> int:
         """Return the number of a task from its name or number."""
