@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .architecture import Blocks, Convolutions, Head, Mlp
+from .architecture import Blocks, Convolutions, Head
 
 # Factor of a standardised cosine or dot product: one feature can then change the output as fast as many.
 SIMILARITY_SCALE = 16.0
@@ -356,14 +356,6 @@ COMPARISONS: dict[str, type[Comparison]] = {
 }
 
 
-def _mlp(width: int, shape: Mlp | None, dropout: float) -> tuple[nn.Sequential, int]:
-    layers: list[nn.Module] = []
-    for _ in range(shape.layers if shape else 0):
-        layers += [nn.Linear(width, shape.width), nn.GELU(), nn.Dropout(dropout)]  # type: ignore[union-attr]
-        width = shape.width  # type: ignore[union-attr]
-    return nn.Sequential(*layers), width
-
-
 class HeadModule(nn.Module):
     """The module of a head. `pool` returns one vector per text; `forward` returns logits of single texts or pairs.
 
@@ -397,7 +389,10 @@ class HeadModule(nn.Module):
             self.last_mean = slice(width - 2 * block, width - block)
         width = self.compare.width if self.compare else width
         self.dropout = nn.Dropout(head.dropout)
-        self.mlp, width = _mlp(width, head.mlp, head.dropout)
+        widths = [width, *([head.mlp.width] * head.mlp.layers if head.mlp else [])]
+        hidden = [(nn.Linear(a, b), nn.GELU(), nn.Dropout(head.dropout)) for a, b in pairwise(widths)]
+        self.mlp = nn.Sequential(*(module for layer in hidden for module in layer))
+        width = widths[-1]
         self.output = nn.Linear(width, outputs)
         # A single similarity starts with a weight near zero: data, not chance, must decide its sign.
         nn.init.normal_(self.output.weight, std=1e-3 if width == 1 else 0.02)
