@@ -26,24 +26,21 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> list[nn.Module]:
         ModelError: If the encoder does not have these layers, or shares one layer at all depths.
     """
     embeddings, layers = embeddings_of(model), layers_of(model)
-    if recipe.freeze == "none":
-        frozen = []
-    elif recipe.freeze == "embeddings":
-        frozen = embeddings
-    elif recipe.freeze == "all":
+    depth = model.base_model.config.num_hidden_layers
+    lowest, frozen = frozen_layers(recipe, depth), list[nn.Module]()
+    if recipe.freeze == "all":
         # Everything in the encoder is frozen except a pooler, which belongs to the head.
         frozen = [module for name, module in model.base_model.named_children() if name != "pooler"]
-    else:
-        depth = model.base_model.config.num_hidden_layers
-        if recipe.freeze > depth:
+    elif lowest is not None:
+        if lowest > depth:
             raise ModelError(f"freeze must be at most the encoder's {depth} layers; found {recipe.freeze}.")
-        if len(layers) < depth and 0 < recipe.freeze < depth:
+        if len(layers) < depth and 0 < lowest < depth:
             raise ModelError(
                 f"freeze must be none, embeddings or all because this encoder shares one layer at all {depth} depths; "
                 f"found {recipe.freeze}."
             )
-        frozen = [*embeddings, *layers[: recipe.freeze]]
-        if recipe.freeze:
+        frozen = [*embeddings, *layers[:lowest]]
+        if lowest:
             frozen += _position_tables(model.base_model, [*embeddings, *layers])
     for module in frozen:
         module.requires_grad_(False)
