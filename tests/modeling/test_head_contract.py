@@ -13,6 +13,7 @@ from headhunt.modeling.architecture import COMPARISONS, POOLINGS
 from headhunt.modeling.build import embeddings_of, layers_of
 from headhunt.modeling.pretrained import load_tokenizer
 from headhunt.spec import Recipe
+from headhunt.training.head_init import TrainingRows
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective
 from headhunt.training.tokens import tokenise
@@ -27,7 +28,8 @@ def trained(encoder: str, case: str, recipe: Recipe, steps: int) -> Training:
     model = build_case(encoder, case, tokenizer)
     targets = np.array([LABELS.index(label) for label in labels])
     tokens = tokenise(tokenizer, texts, texts[::-1] if pair else None)
-    training = Training(model, tokens, targets, Objective("single_label_classification"), recipe, precision="fp32")
+    data = TrainingRows(tokens, targets, Objective("single_label_classification"))
+    training = Training(model, data, recipe, precision="fp32")
     for _, batch in zip(range(steps), training._batches(training.steps), strict=False):
         training._step(batch, None)
         training.step += 1

@@ -115,15 +115,7 @@ def test_solved_start_has_a_lower_loss_than_a_random_one(encoders, case, problem
     for head_init in ("random", "solved"):
         recipe = replace(RECIPE, standardize=standardize, head_init=head_init)
         training, _ = start(task, encoders(), head, recipe)
-        prepare_heads(
-            training.model,
-            training.tokens,
-            training.targets.numpy(),
-            training.objective,
-            recipe,
-            standardizers=training.standardizers,
-            precision="fp32",
-        )
+        prepare_heads(training.model, training.data, recipe, standardizers=training.standardizers, precision="fp32")
         losses[head_init] = float(training.objective.loss(torch.from_numpy(logits_of(training)), training.targets))
     assert losses["solved"] < losses["random"]
 
@@ -156,15 +148,7 @@ def test_many_classes_start_from_the_solution_of_a_solved_head(encoders):
     mean = last_mean(training.model)
     blocks = feature_blocks(training.model)
     expected = fit_linear(features, blocks, targets, "single_label_classification", 21, last_mean=mean).logits(features)
-    prepare_heads(
-        training.model,
-        training.tokens,
-        targets,
-        training.objective,
-        recipe,
-        standardizers=training.standardizers,
-        precision="fp32",
-    )
+    prepare_heads(training.model, training.data, recipe, standardizers=training.standardizers, precision="fp32")
     np.testing.assert_allclose(logits_of(training), expected, rtol=1e-2, atol=1e-2)
 
 

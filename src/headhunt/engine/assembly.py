@@ -18,6 +18,7 @@ from headhunt.predictor import Predictor
 from headhunt.spec import Spec
 from headhunt.training.device import pick_device
 from headhunt.training.features import Features, InitialFeatures, TaskFeatures
+from headhunt.training.head_init import TrainingRows
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective, TaskObjectives
 from headhunt.training.solve import Solving, SolvingTasks
@@ -233,7 +234,7 @@ def make_training(
         targets: Their targets.
         seed: Random seed.
         gradient_accumulation_steps: Number of micro-batches per step.
-        initial: Initial features that candidates share; see `Training`.
+        initial: Initial features that candidates share; see `TrainingRows`.
     """
     objective: Objective | TaskObjectives
     if task.tasks:
@@ -242,15 +243,12 @@ def make_training(
         objective = Objective.of(task.problem_type, targets, max(1, len(task.labels)), predictor.recipe)
     return Training(
         predictor.model,
-        tokens,
-        targets,
-        objective,
+        TrainingRows(tokens, targets, objective, initial),
         predictor.recipe,
         seed=seed,
         device=predictor.device,
         precision=predictor.precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
-        initial=initial,
     )
 
 

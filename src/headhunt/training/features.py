@@ -43,7 +43,7 @@ class Features:
         self.model, self.tokens, self.precision = model, tokens, precision
         self.seconds = 0.0
         """Time that the passes through the encoder took so far."""
-        self._module = module or output_of(model)
+        self.module = module or output_of(model)
         self._position = np.full(len(tokens), -1, np.int64)
         self._values: np.ndarray | None = None
 
@@ -70,7 +70,7 @@ class Features:
         done, parts = [], []
         self.model.eval()
         inputs: list[Tensor] = []
-        handle = self._module.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+        handle = self.module.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
         try:
             with torch.inference_mode(), autocast(self.model.device, self.precision):
                 for chosen in self.tokens.batches(rows, BATCH_SIZE):
@@ -108,7 +108,7 @@ class InitialFeatures:
     def get(
         self,
         model: PreTrainedModel,
-        module: nn.Module | None,
+        module: nn.Module,
         rows: np.ndarray,
         stop: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:

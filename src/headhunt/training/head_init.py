@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +20,19 @@ from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 
 ROWS = 2000  # training rows that mean, standard deviation and initial weights are computed from
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows that a model is trained on."""
+
+    tokens: Tokens | TaskTokens
+    targets: np.ndarray
+    """Their targets, as in `Split.targets`."""
+    objective: Objective | TaskObjectives
+    """The training objective."""
+    initial: tuple[InitialFeatures, np.ndarray] | None = None
+    """Initial features of all rows of the only task, which trainings share, and the numbers of these rows."""
 
 
 class Standardizer:
@@ -60,86 +73,72 @@ class Standardizer:
 
 def prepare_heads(
     model: PreTrainedModel,
-    tokens: Tokens | TaskTokens,
-    targets: np.ndarray,
-    objective: Objective | TaskObjectives,
+    data: TrainingRows,
     recipe: Recipe,
     *,
     standardizers: Sequence[Standardizer],
     precision: str = "auto",
     seed: int = 0,
-    initial: tuple[InitialFeatures, np.ndarray] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Fit the standardizers and set the initial weights that a recipe asks for, before the first step.
 
     Args:
         model: The model.
-        tokens: The training rows.
-        targets: Their targets, as the objective takes them.
-        objective: The training objective.
+        data: The training rows, with targets as the objective takes them.
         recipe: Training hyperparameters.
         standardizers: The standardizer of each head's features, if the recipe has them.
         precision: "auto", "fp32" or "bf16".
         seed: Random seed of the sample of rows.
-        initial: Initial features of all rows of the only task, and the numbers of the training rows among them.
         stop: Called between batches.
 
     Raises:
         StoppedError: If `stop` returns True.
     """
-    heads = heads_of(model)
-    shared: dict[str, Any] = {"precision": precision, "seed": seed, "stop": stop}
-    if isinstance(tokens, Tokens):
-        assert isinstance(objective, Objective)
-        only = heads[0] if heads else None
-        standardizer = standardizers[0] if standardizers else None
-        shared |= {"standardizer": standardizer, "initial": initial}
-        _prepare_head(model, only, tokens, targets, objective, recipe, **shared)
-        return
-    for number, head in enumerate(heads):
-        rows = np.flatnonzero(tokens.tasks == number)
-        if not len(rows):  # an ablation leaves a task out
-            continue
-        part, values = objective.of_task(tokens.tasks[rows]), targets[rows]
-        if part.problem_type != "regression":
-            values = values.astype(np.int64)
-        standardizer = standardizers[number] if standardizers else None
-        _prepare_head(model, head, tokens.take(rows), values, part, recipe, standardizer=standardizer, **shared)
+    for number, head in enumerate(heads_of(model) or (None,)):
+        part = data if isinstance(data.tokens, Tokens) else _rows_of_task(data, number)
+        if len(part.tokens):  # an ablation leaves a task out
+            # Hooks run in the order they were added, so the standardizer, which is still the identity, changes nothing.
+            features = Features(model, part.tokens, precision, head.dropout if head else None)
+            standardizer = standardizers[number] if standardizers else None
+            _prepare_head(head, features, part, recipe, standardizer=standardizer, seed=seed, stop=stop)
+
+
+def _rows_of_task(data: TrainingRows, number: int) -> TrainingRows:
+    """Return the rows of one of several tasks."""
+    assert isinstance(data.tokens, TaskTokens) and isinstance(data.objective, TaskObjectives)
+    rows, objective = np.flatnonzero(data.tokens.tasks == number), data.objective.parts[number]
+    targets = data.targets[rows]
+    targets = targets if objective.problem_type == "regression" else targets.astype(np.int64)
+    return TrainingRows(data.tokens.take(rows), targets, objective)
 
 
 def _prepare_head(
-    model: PreTrainedModel,
     head: HeadModule | None,
-    tokens: Tokens | TaskTokens,
-    targets: np.ndarray,
-    objective: Objective,
+    features: Features,
+    data: TrainingRows,
     recipe: Recipe,
     *,
     standardizer: Standardizer | None,
-    precision: str,
     seed: int,
     stop: Callable[[], bool],
-    initial: tuple[InitialFeatures, np.ndarray] | None = None,
 ) -> None:
     """Prepare one head, or the encoder's own if it is None, with rows of its task.
 
     Args:
-        model: The model.
         head: The head.
-        tokens: The training rows.
-        targets: Their targets, as the objective takes them.
-        objective: The training objective.
+        features: What its dropout gets for these rows.
+        data: The rows, with targets as the objective takes them.
         recipe: Training hyperparameters.
         standardizer: The standardizer of the head's features, if the recipe has one.
-        precision: "auto", "fp32" or "bf16".
         seed: Random seed of the sample of rows.
         stop: Called between batches.
-        initial: See `prepare_heads`.
 
     Raises:
         StoppedError: If `stop` returns True.
     """
+    model, targets, objective = features.model, data.targets, data.objective
+    assert isinstance(objective, Objective)
     output = head.output if head else output_of(model)
     frequencies = objective.initial_bias(targets)
     if frequencies is not None and output.bias is not None:
@@ -150,22 +149,21 @@ def _prepare_head(
     solved = recipe.head_init == "solved" and fixed
     if standardizer is None and not solved:
         return
-    rows = np.sort(np.random.default_rng(seed).permutation(len(tokens))[:ROWS])
-    # Hooks run in the order they were added, so the standardizer, which is still the identity, changes nothing here.
-    module = head.dropout if head else None
-    if initial is None:
-        features = Features(model, tokens, precision, module).get(rows, stop)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(data.tokens))[:ROWS])
+    if data.initial is None:
+        values = features.get(rows, stop)
     else:
-        features = initial[0].get(model, module, initial[1][rows], stop)
+        shared, numbers = data.initial
+        values = shared.get(model, features.module, numbers[rows], stop)
     if standardizer is not None:
-        standardizer.fit(features)
+        standardizer.fit(values)
     if solved:
         labels = targets[rows]
         if objective.problem_type == "single_label_classification" and labels.ndim == 2:
             labels = labels.argmax(1)  # probabilities of another model
         blocks, mean = feature_blocks(head or model), last_mean(head or model)
         solution = fit_linear(
-            features, blocks, labels, objective.problem_type, output.out_features, last_mean=mean, seed=seed, stop=stop
+            values, blocks, labels, objective.problem_type, output.out_features, last_mean=mean, seed=seed, stop=stop
         )
         weight = torch.from_numpy(solution.weight).to(output.weight)
         bias = torch.from_numpy(solution.bias).to(output.bias)

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,10 @@ from headhunt.spec import Recipe
 from headhunt.storage import atomic_path
 from headhunt.training.device import autocast, pick_device, set_seed
 from headhunt.training.dropout import quick_dropout
-from headhunt.training.features import InitialFeatures
-from headhunt.training.head_init import Standardizer, prepare_heads, solve_again
-from headhunt.training.objectives import Contrast, Objective, Perturbation, TaskObjectives, smart
+from headhunt.training.head_init import Standardizer, TrainingRows, prepare_heads, solve_again
+from headhunt.training.objectives import Contrast, Perturbation, smart
 from headhunt.training.optim import LowRank, freeze, module_below_trained, optimiser, schedule, unfreezing
 from headhunt.training.pace import Pace
-from headhunt.training.task_tokens import TaskTokens
 from headhunt.training.tokens import Tokens
 from headhunt.training.used_tokens import UsedTokens
 
@@ -68,37 +66,31 @@ class Training:
 
     Args:
         model: The model; moved to the device and trained in place.
-        tokens: Tokens of the training texts.
-        targets: Targets as in `Split.targets`.
-        objective: The training objective.
+        data: The training rows.
         recipe: Training hyperparameters.
         seed: Random seed of row order, dropout and noise.
         device: Device to train on; the fastest available by default.
         precision: "auto", "fp32" or "bf16".
         gradient_accumulation_steps: Number of micro-batches per step. The gradient is that of the complete batch.
-        initial: Initial features that trainings share, and the numbers of the training rows among them.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        tokens: Tokens | TaskTokens,
-        targets: np.ndarray,
-        objective: Objective | TaskObjectives,
+        data: TrainingRows,
         recipe: Recipe,
         *,
         seed: int = 0,
         device: torch.device | None = None,
         precision: str = "auto",
         gradient_accumulation_steps: int = 1,
-        initial: tuple[InitialFeatures, np.ndarray] | None = None,
     ) -> None:
         self.device = device or pick_device()
         self.model = model.to(self.device)
-        self.tokens, self.objective, self.recipe, self.seed = tokens, objective, recipe, seed
+        self.tokens, self.objective, self.recipe, self.seed = data.tokens, data.objective, recipe, seed
         self.precision, self.gradient_accumulation_steps = precision, gradient_accumulation_steps
-        self._initial = initial
-        self.targets = objective.targets(targets).to(self.device)
+        self.targets = data.objective.targets(data.targets).to(self.device)
+        self.data = replace(data, targets=self.targets.cpu().numpy())
         self.frozen = freeze(model, recipe)
         lowest = recipe.freeze if isinstance(recipe.freeze, int) else 0
         self.low_rank = LowRank(model, recipe.lora, lowest) if recipe.lora else None
@@ -109,7 +101,7 @@ class Training:
         self.standardizers = [Standardizer(head, model.device) for head in heads]
         self.starts = unfreezing(self.optimiser.param_groups, recipe)
         self.factor = schedule(recipe)
-        self.steps_per_epoch = tokens.steps_per_epoch(recipe.batch_size, recipe.task_sampling)
+        self.steps_per_epoch = data.tokens.steps_per_epoch(recipe.batch_size, recipe.task_sampling)
         self.pace = Pace(max(1, round(recipe.epochs * self.steps_per_epoch)))
         self.step = 0
         self.examples = 0
@@ -147,14 +139,11 @@ class Training:
         if self.step == 0 and not self._prepared:
             prepare_heads(
                 self.model,
-                self.tokens,
-                self.targets.cpu().numpy(),
-                self.objective,
+                self.data,
                 self.recipe,
                 standardizers=self.standardizers,
                 precision=self.precision,
                 seed=self.seed,
-                initial=self._initial,
                 stop=stop,
             )
             self._prepared = True
@@ -176,7 +165,7 @@ class Training:
                     if deadline is not None:
                         self.pace.follow(self.step, time.perf_counter() - began, deadline - steady_time())
                     if self._contrast and self.step == self.steps and self.recipe.head_init == "solved":
-                        solve_again(self.model, self.tokens, self.targets.cpu().numpy(), self.precision, self.seed)
+                        solve_again(self.model, self.tokens, self.data.targets, self.precision, self.seed)
                     if self.step in marks or self.step == self.steps_until(until):
                         mean = torch.stack(losses).mean().item()
                         self.seconds += time.perf_counter() - started

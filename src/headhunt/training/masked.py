@@ -14,6 +14,7 @@ from headhunt.errors import ModelError
 from headhunt.modeling.masked import set_frequencies
 from headhunt.spec import Recipe
 from headhunt.training.device import autocast, set_seed
+from headhunt.training.head_init import TrainingRows
 from headhunt.training.loop import Training
 from headhunt.training.objectives import Objective, Perturbation
 from headhunt.training.tokens import Tokens
@@ -39,7 +40,7 @@ class MaskedTraining(Training):
         self, model: Any, new_head: bool, tokens: Tokens, tokenizer: Any, recipe: Recipe, **options: Any
     ) -> None:
         # The targets are drawn with every batch, so there are none to prepare.
-        super().__init__(model, tokens, np.zeros(0), Objective("regression"), recipe, **options)
+        super().__init__(model, TrainingRows(tokens, np.zeros(0), Objective("regression")), recipe, **options)
         self._new_head = new_head
         if new_head:
             counts = np.bincount(tokens.ids)
