@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headhunt.errors import SpecError
+from headhunt.run.plan import Plan
 from headhunt.spec import Choice, EncoderShape, Lora, Recipe, Space, Spec, describe, solved
 from headhunt.study.budget import RuntimeEstimates
 from headhunt.study.candidates import Candidates
@@ -85,7 +86,9 @@ def test_small_encoders_have_time_for_more_epochs():
 
 
 def test_runtime_estimates_depend_on_the_shape():
-    estimates = RuntimeEstimates(6, epoch_seconds=10.0, width=384)
+    rows = {"rows": 100, "used_rows": 100, "held_out": 10, "solved_rows": 100, "counted_rows": 100, "test_rows": 0}
+    plan = Plan(**rows, examples_per_second=10.0)
+    estimates = RuntimeEstimates(Candidates(Space.load("default"), encoder="any"), plan)
     full = estimates.estimate(Spec(encoder="any").to_dict())
     half = estimates.estimate(Spec(encoder="any", shape=EncoderShape(initial="spread", depth=3)).to_dict())
     assert half == pytest.approx(full / 2)
