@@ -25,7 +25,6 @@ from headhunt.report import write as write_report
 from headhunt.run.clock import steady_time
 from headhunt.run.events import STOPPED, JobFinished, TrialFinished, decode
 from headhunt.run.ledger import LedgerWriter, clean
-from headhunt.run.plan import make_plan
 from headhunt.run.schema import RunError
 from headhunt.run.state import Outcome
 from headhunt.run.task import open_task
@@ -77,18 +76,6 @@ def test_search_with_little_time_trains_the_recommended_recipe_and_the_plain_hea
     monkeypatch.setattr(View, "training_facts", lambda *given: (1, {}) if given[2:] > (0,) else facts(*given))
     again = headhunt.verdict(tmp_path / "run", seeds=2, callbacks=[])
     assert again.result.verdict.training_runs == 1, "a further training run that was cut short does not count"
-
-
-def test_search_without_time_for_two_models_trains_the_recommended_one_alone(tmp_path, encoders, monkeypatch):
-    """Issue: on 500 longer texts and a minute, two models had one epoch each, and the solved head was delivered."""
-    monkeypatch.setattr(
-        "headhunt.engine.session.make_plan", lambda *args, **given: replace(make_plan(*args, **given), epochs=1.2)
-    )
-    search = run_search(tmp_path, encoders(), trials=5, space="default", time="10s")
-    fitted = {int(key.split("/")[1][:6]) for key in search.state.jobs if key.startswith("FitAllRows/")}
-    assert search.state.trials[4].origin == "known" and fitted == {1, 2, 4}
-    resumed = headhunt.resume(tmp_path / "run", time="40s", callbacks=[])
-    assert resumed.directory.final_model(0, 0).exists(), "the plain head is trained as soon as there is time"
 
 
 def test_mean_of_unlike_models_is_delivered_if_asked_for_and_better(tmp_path, encoders, monkeypatch):

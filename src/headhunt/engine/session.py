@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headhunt.engine.choice import UNTESTED_EPOCHS, choose, unlike
+from headhunt.engine.choice import choose, unlike
 from headhunt.engine.deliver import deliver, join_unlike, refuse_if_nothing_trained, write_model_cards
 from headhunt.engine.encoders import relative_cost
 from headhunt.engine.pretraining import Pretraining
@@ -181,17 +181,11 @@ class Session:
                 yield self._evaluate_at_once(trial, alone=True, deadline=deadline)
 
     def _train_and_compare(self) -> None:
-        """Train the recommended recipe and the plain head on all rows; idle workers compare candidates meanwhile.
-
-        Where both would be too short to be delivered, the first one has all of the time and the machine.
-        """
+        """Train the recommended recipe and the plain head on all rows; idle workers compare candidates meanwhile."""
         if self._is_stopped():
             return
         self._title = "training on all rows"
         trials = [trial for trial in (self.study.recommended(), self.view.state.plain) if trial is not None]
-        if self._has_time_for_one:
-            self.loop.run(Batch(self._fits(trials[:1], alone=True)))
-            return
         if repeats := self._were_short(trials):
             self._forget_comparison(trials)
         pretraining = Pretraining(self.view) if self.settings.pretrain else None
@@ -201,8 +195,8 @@ class Session:
     def _were_short(self, trials: Sequence[Trial]) -> bool:
         """Return whether models of an earlier session were cut short, and this one has far more time for them."""
         view, left = self.view, self.budget.left() - self._closing_seconds()
-        cuts = [view.training_facts(trial)[1].get("cuts") for trial in trials if view.models_of(trial)]
-        return bool(cuts) and all(cuts) and left > LONGER * view.fit_seconds()
+        cuts = [view.training_facts(trial)[1].get("cuts") for trial in trials]
+        return all(cuts) and left > LONGER * view.fit_seconds()
 
     def _forget_comparison(self, trials: Sequence[Trial]) -> None:
         """Remove what the test rows said of models that are trained again, and their other training runs."""
@@ -224,7 +218,7 @@ class Session:
             if self._is_stopped():
                 return
             self._title = "training the winner and the plain head on all rows"
-            winner, plain = choose(view, scored), None if self._has_time_for_one else view.state.plain
+            winner, plain = choose(view, scored), view.state.plain
             pair = {trial.number: trial for trial in (winner, plain) if trial is not None}
             missing = [t for t in pair.values() if not is_model(self.directory.final_model(t.number, seed))]
             if seed:
@@ -259,16 +253,13 @@ class Session:
         """Return the request for a complete evaluation."""
         return self.study.request(trial.number, self.study.ladder.top, checkpoint=None, **{"deadline": None, **fields})
 
-    def _fits(
-        self, trials: Sequence[Trial], seed: int = 0, *, repeats: bool = False, alone: bool = False
-    ) -> Iterator[Request]:
+    def _fits(self, trials: Sequence[Trial], seed: int = 0, *, repeats: bool = False) -> Iterator[Request]:
         """Yield requests for training runs on all rows, whose number of steps is fitted to the time that is left.
 
         Args:
             trials: The trials to train.
             seed: Number of the training run.
             repeats: Whether models that are there are trained again; until then, they are kept.
-            alone: Whether each has the whole machine.
         """
         plan, rounds = self.view.plan, math.ceil(len(trials) / self._workers)
         start, left = self.budget.now(), self.budget.left() - self._closing_seconds()
@@ -278,7 +269,6 @@ class Session:
                 "spec": self._longer(trial),
                 "elastic": True,
                 "repeats": repeats,
-                "alone": alone,
                 "finishing": FINISHING_SECONDS,
                 "deadline": None if self.budget.deadline is None else start + share * left,
                 "worker_timeout": None,
@@ -299,24 +289,14 @@ class Session:
     def _longer(self, trial: Trial) -> Spec:
         """Return the spec of a trial whose epochs were cut to the time, with as many as might fit after all."""
         spec, plan = trial.spec, self.view.plan
-        if plan.epochs is None or self.settings.epochs or spec.recipe.epochs < 0.98 * plan.epochs:
+        fitting = (
+            None if plan.epochs is None else plan.epochs * max(1.0, self.budget.total / (plan.seconds or math.inf))
+        )
+        if fitting is None or self.settings.epochs or spec.recipe.epochs < 0.98 * (plan.epochs or 0.0):
             return spec
         usual = plain(spec.encoder, plan.rows).recipe.epochs
-        epochs = max(spec.recipe.epochs, min(usual, round(OPTIMISM * self._fitting_epochs(), 2)))
+        epochs = max(spec.recipe.epochs, min(usual, round(OPTIMISM * fitting, 2)))
         return replace(spec, recipe=replace(spec.recipe, epochs=epochs))
-
-    @property
-    def _has_time_for_one(self) -> bool:
-        """Whether the recommended recipe and the plain head would both be too short to be delivered."""
-        limited = self.budget.deadline is not None and not self.study.resampling.leaves_model
-        return limited and self._fitting_epochs() < UNTESTED_EPOCHS
-
-    def _fitting_epochs(self) -> float:
-        """Return the epochs that fit into the time, which may be longer than planned after a resume."""
-        plan = self.view.plan
-        if plan.epochs is None:
-            return math.inf
-        return plan.epochs * max(1.0, self.budget.total / (plan.seconds or math.inf))
 
     def _tests(self, trials: Sequence[Trial], *, alone: bool = False) -> Iterator[Request]:
         """Yield requests for predictions of the test rows by the models of trials, seed by seed."""
