@@ -21,8 +21,8 @@ MAX_ENTRIES = 16
 MAX_LAYERS = 10
 MODULE_LINES, MODULE_TARGET = 450, 400
 FUNCTION_LINES, FUNCTION_TARGET = 65, 60
-MAX_STATEMENTS = 18_979
-WIDE, MAX_WIDE = 8, 28
+MAX_STATEMENTS = 18_645
+WIDE, MAX_WIDE = 8, 14
 
 # Names of files and keys on disk. Only the code that owns the format may spell them out.
 HOMES = {
