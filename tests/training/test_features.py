@@ -71,7 +71,7 @@ def test_features_are_the_inputs_of_the_output_layer(encoders, case):
         expected = features.model(**features.tokens.batch(rows)).logits.numpy()
     assert np.abs(logits - expected).max() < 1e-5
     assert sum(feature_blocks(features.model)) == output.in_features
-    assert not features._module._forward_pre_hooks, "the hook must be removed"
+    assert not features.module._forward_pre_hooks, "the hook must be removed"
 
 
 def test_features_compute_each_row_once(encoders, monkeypatch):
@@ -97,7 +97,7 @@ def test_features_keep_computed_rows_after_a_stop(encoders, monkeypatch):
     with pytest.raises(StoppedError):
         features.get(np.arange(20), lambda: len(passes) == 2)
     assert len(list(chain(*passes))) == 8
-    assert not features._module._forward_pre_hooks and features.seconds > 0
+    assert not features.module._forward_pre_hooks and features.seconds > 0
     values = features.get(np.arange(20))
     assert sorted(chain(*passes)) == list(range(20)), "no row is computed twice"
     assert np.abs(values - make(encoders())[0].get(np.arange(20))).max() < 1e-5
