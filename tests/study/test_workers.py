@@ -183,15 +183,17 @@ def collect(executor: WorkerPool, count: int, limit: float = 60) -> dict[int, st
 
 def environment() -> dict[str, str]:
     """Return an environment in which workers can import the toy runner."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]  # an empty one is the current directory
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture(scope="module", params=[LocalExecutor, RayExecutor])
 def executor(request):
-    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
-    created = request.param(TARGET, {"name": "fine"}, workers=2)
-    yield created
-    created.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        created = request.param(TARGET, {"name": "fine"}, workers=2)
+        yield created
+        created.close()
 
 
 @real_ray
@@ -306,8 +308,8 @@ executor.close()
 
 
 @pytest.fixture
-def local():
-    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+def local(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     created = LocalExecutor(TARGET, {"name": "fine"}, workers=1)
     yield created
     created.close()
