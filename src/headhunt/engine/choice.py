@@ -12,7 +12,7 @@ from headhunt.run.state import KNOWN, Trial
 from headhunt.spec import MANY_CLASSES
 
 STANDARD_ERRORS = 2.0  # by which a later candidate must be better: benchmarks/testbed/choice.py
-UNTESTED_EPOCHS = 2.0  # that a model needs to be delivered without an evaluation: benchmarks/testbed/few_epochs.py
+UNTESTED_EPOCHS = 2.0  # that a model needs to be delivered without an evaluation; not chosen by a benchmark yet
 
 
 def order_of_preference(view: View, trials: Iterable[Trial]) -> list[Trial]:
